@@ -1,0 +1,175 @@
+"""The registered image models, as data: names, configurations and where their weights are. Imports no torch.
+
+Names are `{encoding}-{architecture}-{size}-{data}`. Sizes follow the released PaPE networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from zoo.errors import ConfigError
+
+__all__ = ["ENCODING_OPTIONS", "IMAGENETTE_LABELS", "SIZES", "config", "count_parameters", "presets"]
+
+# Width, depth, heads, head width and MLP width of the released sizes nano, tiny, small and base.
+SIZES: dict[str, dict[str, int]] = {
+    "n": {"dim": 128, "depth": 4, "num_heads": 4, "head_dim": 32, "mlp_dim": 256},
+    "t": {"dim": 256, "depth": 7, "num_heads": 4, "head_dim": 64, "mlp_dim": 512},
+    "s": {"dim": 512, "depth": 10, "num_heads": 8, "head_dim": 64, "mlp_dim": 2048},
+    "b": {"dim": 768, "depth": 12, "num_heads": 12, "head_dim": 64, "mlp_dim": 3072},
+}
+
+ENCODING_OPTIONS: dict[str, dict[str, Any]] = {
+    "pape": {"parabolas": 50},
+    "pape-ri": {},
+    "rope": {"base": 100.0},
+    "alibi": {},
+    "sincos": {"base": 10000.0},
+    "none": {},
+}
+
+IMAGENETTE_LABELS = (
+    "tench",
+    "English springer",
+    "cassette player",
+    "chain saw",
+    "church",
+    "French horn",
+    "garbage truck",
+    "gas pump",
+    "golf ball",
+    "parachute",
+)
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+IN1K_DATA: dict[str, Any] = {
+    "input_size": [3, 224, 224],
+    "resize": "shortest",
+    "crop_fraction": 0.875,
+    "interpolation": "bicubic",
+    "antialias": True,
+    "mean": list(IMAGENET_MEAN),
+    "std": list(IMAGENET_STD),
+}
+# The released network sees pixels / 255 as they are, short side 256 cropped to 224.
+RELEASED_DATA: dict[str, Any] = {
+    **IN1K_DATA,
+    "interpolation": "bilinear",
+    "mean": [0.0, 0.0, 0.0],
+    "std": [1.0, 1.0, 1.0],
+}
+IMAGENETTE_DATA: dict[str, Any] = {**IN1K_DATA, "input_size": [3, 112, 112], "crop_fraction": 1.0}
+
+
+def config(
+    name: str,
+    *,
+    encoding: str,
+    size: str,
+    patch_size: int,
+    num_classes: int,
+    data: dict[str, Any],
+    labels: tuple[str, ...] | None = None,
+    released: bool = False,
+) -> dict[str, Any]:
+    """A complete configuration of an image classifier.
+
+    Args:
+        name: What the model is called.
+        encoding: Name of the position encoding.
+        size: A key of `SIZES`.
+        patch_size: Side of a patch in pixels.
+        num_classes: Number of classes.
+        data: Fields of `DataConfig`.
+        labels: Class names in the order of the logits.
+        released: Follow the released networks: patches counted from 1 and the class token at the origin, instead of
+            patches counted from 0 and a class token without position.
+    """
+    return {
+        "schema_version": 1,
+        "name": name,
+        "modality": "image",
+        "task": "classification",
+        "architecture": "vit",
+        "model": {
+            **SIZES[size],
+            "patch_size": patch_size,
+            "in_chans": 3,
+            "num_classes": num_classes,
+            "encoding": encoding,
+            "encoding_options": dict(ENCODING_OPTIONS[encoding]),
+            "coordinate_origin": 1 if released else 0,
+            "class_token_position": "origin" if released else None,
+            "size_policy": "refuse",
+            "drop_path": 0.0,
+        },
+        "data": {key: list(value) if isinstance(value, list) else value for key, value in data.items()},
+        "labels": list(labels) if labels else None,
+    }
+
+
+def presets() -> Iterator[dict[str, Any]]:
+    """Yields the registered models as fields of `zoo.registry.Entry`."""
+    for size in SIZES:
+        for encoding in ENCODING_OPTIONS:
+            name = f"{encoding}-vit-{size}-in1k"
+            released = name == "pape-vit-b-in1k"
+            data = RELEASED_DATA if released else IN1K_DATA
+            yield {
+                "name": name,
+                "weights": "release" if released else "none",
+                "config": config(
+                    name,
+                    encoding=encoding,
+                    size=size,
+                    patch_size=16,
+                    num_classes=1000,
+                    data=data,
+                    released=released,
+                ),
+            }
+    for encoding in ("pape", "rope", "alibi", "sincos", "none"):
+        name = f"{encoding}-vit-t-imagenette"
+        yield {
+            "name": name,
+            "weights": "embedded" if encoding == "pape" else "none",
+            "command": f"zoo train imagenette --model {name} --data DIR",
+            "config": config(
+                name,
+                encoding=encoding,
+                size="t",
+                patch_size=8,
+                num_classes=10,
+                data=IMAGENETTE_DATA,
+                labels=IMAGENETTE_LABELS,
+            ),
+        }
+
+
+def count_parameters(model: dict[str, Any]) -> int:
+    """Number of parameters of the ViT that `model` (the `"model"` part of a configuration) describes.
+
+    By arithmetic alone, so that a configuration from a stranger can be refused before anything is allocated.
+
+    Raises:
+        ConfigError: If the number of parabolas is not a positive integer.
+    """
+    dim, heads, mlp = model["dim"], model["num_heads"], model["mlp_dim"]
+    width = heads * model["head_dim"]
+    position = 0
+    encodings, options = model["encoding"].split("+"), model.get("encoding_options", {})
+    for encoding in encodings:
+        if encoding == "pape":  # Combined encodings have their options by name.
+            own = options if len(encodings) == 1 else options.get("pape", {})
+            parabolas = own.get("parabolas", ENCODING_OPTIONS["pape"]["parabolas"])
+            if type(parabolas) is not int or not 0 < parabolas <= 1 << 20:
+                raise ConfigError(f"encoding_options.parabolas must be a positive integer, got {parabolas!r:.60}")
+            position += 2 * heads * parabolas * (dim + 1)  # a and b, and directions in two axes
+        elif encoding == "pape-ri":
+            position += heads * (dim + 1)
+    attention = 3 * width * (dim + 1) + dim * (width + 1) + position
+    block = 4 * dim + attention + mlp * (dim + 1) + dim * (mlp + 1)
+    stem = dim + dim * (model["in_chans"] * model["patch_size"] ** 2 + 1)
+    return stem + 4 * dim + model["depth"] * block + model["num_classes"] * (dim + 1)

@@ -1,0 +1,134 @@
+"""Image classification as a training task: data on the device, augmented batches, loss and dev metric."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from modalities.image.augment import BatchAugmentation, ImageOptions
+from modalities.image.data import pictures
+from zoo.errors import ConfigError, DataError
+from zoo.training.recipe import Recipe
+from zoo.training.seeds import derive_seed, permutation
+
+__all__ = ["ImageClassification", "split_dev"]
+
+_DEVICE_SHARE = 0.5  # of the free device memory that the data may take; larger sets stay on the host
+
+
+def split_dev(count: int, dev_count: int, dev_fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of the training and of the dev pictures, both sorted; the same for every recipe and seed.
+
+    Raises:
+        DataError: If nothing is left to train on.
+    """
+    held = dev_count or round(dev_fraction * count)
+    if held >= count:
+        raise DataError(f"dev_count {held} leaves no training pictures of {count}")
+    order = permutation(count, derive_seed("dev split")).numpy()
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
+class ImageClassification:
+    """Task for `zoo.training.loop`; see `zoo.training.task.Task`.
+
+    Args:
+        recipe: With `options` of type `ImageOptions`.
+        quiet: Show no progress bar while packing.
+    """
+
+    Options = ImageOptions
+
+    def __init__(self, recipe: Recipe, quiet: bool = True) -> None:
+        if recipe.data is None:
+            raise ConfigError("no training data: give --data DIR (a folder with train.parquet or train/<class>/...)")
+        self.recipe, self.options = recipe, recipe.options
+        self.packed = pictures(
+            recipe.data, "train", size=self.options.store_size, skip_bad=self.options.skip_bad, quiet=quiet
+        )
+        self.num_classes = self.packed.num_classes
+        self.labels = self.packed.class_names
+        if self.num_classes < 2:
+            raise DataError(f"{recipe.data}: a classifier needs two classes or more, found {self.num_classes}")
+        self.train_rows, self.dev_rows = split_dev(len(self.packed), self.options.dev_count, self.options.dev_fraction)
+        self.stored = self.packed.stacked()
+        count = len(self.train_rows)
+        if count < recipe.batch_size:
+            raise ConfigError(f"batch_size {recipe.batch_size} is more than the {count} training pictures")
+        self.steps_per_epoch = count // recipe.batch_size  # the remainder waits for another epoch's order
+        self._order: tuple[int, Tensor] | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the training record says about the data; `sha256` identifies them for resuming."""
+        return {
+            "name": self.packed.meta["name"],
+            "sha256": self.packed.meta["source_sha256"],
+            "pictures": len(self.train_rows),
+            "dev_pictures": len(self.dev_rows),
+            "skipped": len(self.packed.meta["skipped"]),
+            "stored_size": list(self.stored.shape[2:]),
+        }
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Keyword arguments for `zoo.load` that follow from the data."""
+        size = {} if self.options.image_size is None else {"input_size": self.options.image_size}
+        return {"num_classes": self.num_classes, **size}
+
+    def start(self, model: nn.Module, device: torch.device, rank: int, world: int) -> None:
+        """Puts the data on the device and prepares augmentation for `model`.
+
+        Raises:
+            ConfigError: If the model does not take RGB pictures, or the batch cannot be divided.
+        """
+        data_config: Any = model.data_config
+        if data_config.input_size[0] != 3:
+            raise ConfigError(f"training pictures are RGB; the model takes {data_config.input_size[0]} channels")
+        local = self.recipe.batch_size // world
+        if local * world != self.recipe.batch_size:
+            raise ConfigError(f"batch_size {self.recipe.batch_size} cannot be divided over {world} processes")
+        if (self.options.mixup or self.options.cutmix) and local % 2:
+            raise ConfigError(f"MixUp and CutMix pair pictures: batch_size per process must be even, got {local}")
+        self.device, self.rank, self.local = device, rank, local
+        self.augment = BatchAugmentation(self.options, data_config, self.num_classes, device)
+        rows = self.stored if len(self.train_rows) == len(self.stored) else self.stored[self.train_rows]
+        images = torch.from_numpy(np.array(rows))
+        if device.type == "cuda" and images.nbytes < _DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
+            images = images.to(device)
+        self.images = images
+        self.targets = torch.from_numpy(self.packed.labels[self.train_rows]).to(device)
+
+    def batch(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
+        """Batch `index` of `epoch` for this process; a function of its arguments and the recipe's seed alone.
+
+        Returns:
+            Images float32 (B, 3, H, W) and targets (see `BatchAugmentation`), on the device.
+        """
+        if self._order is None or self._order[0] != epoch:
+            order = permutation(len(self.train_rows), derive_seed(self.recipe.seed, "order", epoch))
+            self._order = epoch, order.to(self.device)
+        start = index * self.recipe.batch_size + self.rank * self.local
+        rows = self._order[1][start : start + self.local]
+        stored = self.images[rows.to(self.images.device)].to(self.device)
+        return self.augment(stored, self.targets[rows], derive_seed(self.recipe.seed, epoch, index, self.rank))
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy in float32; mixed targets are smoothed already."""
+        smoothing = 0.0 if targets.is_floating_point() else self.options.label_smoothing
+        return F.cross_entropy(logits.float(), targets, label_smoothing=smoothing)
+
+    def evaluate(self, model: nn.Module, precision: str) -> dict[str, float]:
+        """Top-1 and top-5 in percent on the dev split, at the training size."""
+        from zoo.evaluate import evaluate
+
+        if not len(self.dev_rows):
+            return {}
+        data_config: Any = model.data_config
+        dtype = "bfloat16" if precision == "bf16" else "float32"
+        dev = torch.from_numpy(self.stored[self.dev_rows])
+        (result,) = evaluate(model, dev, self.packed.labels[self.dev_rows], [data_config.input_size[1:]], dtype=dtype)
+        return {"dev_top1": result.top1, "dev_top5": result.top5}

@@ -1,0 +1,101 @@
+"""Dense float64 references of the encodings, written from their definitions and independent of the folds."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from zoo.attention import CoordinateAttention
+from zoo.coordinates import Coordinates
+
+
+def qkv(attention: CoordinateAttention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v (B, H, N, D) in the dtype of the module."""
+    q, k, v = attention.qkv(x).unflatten(-1, (3, attention.num_heads, attention.head_dim)).permute(2, 0, 3, 1, 4)
+    return q, k, v
+
+
+def position_term(attention: CoordinateAttention, name: str, x: Tensor, coords: Coordinates) -> Tensor:
+    """Scaled position logits (B, H, N, N) in float64 from the definition, pair by pair."""
+    x, r = x.double(), coords.values.double()
+    heads, scale = attention.num_heads, attention.head_dim**-0.5
+    encoding = attention.encoding
+    difference = r.unsqueeze(2) - r.unsqueeze(1)  # (B or 1, N, N, p)
+    if name == "pape":
+        position = encoding.position.double()  # (H, m, p)
+        a = F.softplus(x @ encoding.a.weight.double().T).unflatten(-1, (heads, -1))  # (B, N, H, m)
+        b = (x @ encoding.b.weight.double().T).unflatten(-1, (heads, -1))
+        projected = torch.einsum("bijp,hmp->bhijm", difference, position)
+        quadratic = torch.einsum("bihm,bhijm->bhij", a, projected.square().expand(x.shape[0], -1, -1, -1, -1))
+        linear = torch.einsum("bihm,bhijm->bhij", b, projected.expand(x.shape[0], -1, -1, -1, -1))
+        bias = scale * (linear - quadratic)
+    elif name == "pape-ri":
+        alpha = F.softplus(x @ encoding.a.weight.double().T).transpose(1, 2)  # (B, H, N)
+        w = encoding.log_scale.double().exp().view(1, -1, 1, 1)
+        bias = -scale * alpha.unsqueeze(-1) * w**2 * difference.square().sum(-1).unsqueeze(1)
+    elif name == "alibi":
+        steps = {4: [1 / 4, 1 / 16, 1 / 64, 1 / 256], 2: [1 / 16, 1 / 256], 3: [1 / 16, 1 / 256, 1 / 4]}[heads]
+        slopes = torch.tensor(steps, dtype=torch.float64).view(1, -1, 1, 1)
+        bias = -slopes * difference.norm(dim=-1).unsqueeze(1)
+    else:
+        bias = torch.zeros(1, heads, x.shape[1], x.shape[1], dtype=torch.float64)
+    if coords.positioned is not None:
+        known = coords.positioned.unsqueeze(2) & coords.positioned.unsqueeze(1)
+        bias = bias * known.unsqueeze(1)
+    return bias.expand(x.shape[0], heads, -1, -1)
+
+
+def rotate(q: Tensor, coords: Coordinates, base: float) -> Tensor:
+    """Axial RoPE in half layout by complex multiplication, in float64."""
+    q, r = q.double(), coords.values.double()
+    axes, width = r.shape[-1], q.shape[-1]
+    per_axis = width // (2 * axes)
+    theta = torch.tensor([base ** (-k / per_axis) for k in range(per_axis)], dtype=torch.float64)
+    angles = torch.cat([r[..., a : a + 1] * theta for a in range(axes)], dim=-1)
+    if coords.positioned is not None:
+        angles = angles * coords.positioned.unsqueeze(-1)
+    half = angles.shape[-1]
+    turned = torch.complex(q[..., :half], q[..., half : 2 * half]) * torch.exp(1j * angles).unsqueeze(1)
+    return torch.cat([turned.real, turned.imag, q[..., 2 * half :]], dim=-1)
+
+
+def sincos(coords: Coordinates, dim: int, base: float) -> Tensor:
+    """n-D sincos table (B or 1, N, C) in float64."""
+    r = coords.values.double()
+    axes = r.shape[-1]
+    part = dim // axes // 2 * 2
+    widths = [part] * (axes - 1) + [dim - part * (axes - 1)]
+    rows = []
+    for token in r.reshape(-1, axes).tolist():
+        row = []
+        for value, width in zip(token, widths, strict=True):
+            angles = [value * base ** (-2 * k / width) for k in range(width // 2)]
+            row += [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
+        rows.append(row)
+    table = torch.tensor(rows, dtype=torch.float64).view(*r.shape[:-1], dim)
+    return table if coords.positioned is None else table * coords.positioned.unsqueeze(-1)
+
+
+def attention_rows(
+    attention: CoordinateAttention, name: str, x: Tensor, coords: Coordinates, mask: Tensor | None = None
+) -> Tensor:
+    """The attention matrix (B, H, N, N) in float64; q and k as the module makes them, rounding included."""
+    with torch.no_grad():
+        if name == "sincos":
+            x = x + sincos(coords, x.shape[-1], attention.token_encoding.base).to(x.dtype)
+        q, k, _ = qkv(attention, x)
+        if name == "rope":
+            q, k = rotate(q, coords, attention.encoding.base), rotate(k, coords, attention.encoding.base)
+        logits = attention.head_dim**-0.5 * (q.double() @ k.double().mT)
+        logits = logits + position_term(attention, name, x, coords)
+        if mask is not None:
+            logits = logits.masked_fill(~mask[:, None, None, :], float("-inf"))
+        return logits.softmax(dim=-1)
+
+
+def total_variation(a: Tensor, b: Tensor) -> Tensor:
+    """Total-variation distance of rows (last axis)."""
+    return 0.5 * (a.double() - b.double()).abs().sum(dim=-1)

@@ -1,0 +1,302 @@
+"""The Markdown of model cards, after the template of the Hub: front matter, then sections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from zoo.registry import Entry, architecture
+
+__all__ = ["render_config", "render_entry", "render_record"]
+
+PIPELINES = {"classification": "image-classification"}
+NAMES = {
+    "pape": "PaPE",
+    "pape-ri": "PaPE-RI",
+    "rope": "axial RoPE",
+    "alibi": "ALiBi (Euclidean distance)",
+    "sincos": "sine-cosine",
+    "none": "no position encoding",
+}
+CITATION = """@misc{ohrstrom2026pape,
+  title  = {Parabolic Position Encoding: Vision-Centric, Principled, Extrapolatable, General},
+  author = {{\\O}hrstr{\\o}m, Christoffer Koo and Cabral Muchacho, Rafael I. and Dong, Yifei and Moumtzidellis, Filippos
+            and G{\\"u}ldenring, Ronja and Pokorny, Florian T. and Nalpantidis, Lazaros},
+  year   = {2026},
+  eprint = {2602.01418},
+  archivePrefix = {arXiv},
+}"""
+
+
+def render_record(record: Mapping[str, Any], entry: Entry) -> str:
+    """The whole card of a name that has a record."""
+    name = entry.name
+    published = entry.weights in ("embedded", "hub")
+    front = {
+        "license": "other",
+        "license_name": record["license"]["weights"],
+        "license_link": record["license"].get("link"),
+        **_front(entry.config),
+        "datasets": [record["data"]["hub_id"]] if record["data"].get("hub_id") else None,
+        "model-index": _model_index(record, entry) if published and record["evaluation"] else None,
+    }
+    note = "<!-- Generated from record.yaml by `zoo card NAME --write`: edit the record, not this file. -->"
+    sections = [
+        f"# {name}",
+        record["summary"].strip(),
+        _facts(entry.config, _weights_line(record, entry)),
+        "## Use" if published else "## Train and use",
+        _usage(entry, record),
+        "## Results",
+        _results(record, entry),
+        *_comparison(record, entry),
+        "## Intended use",
+        record["intended_use"].strip(),
+        "## Limits",
+        "\n".join(f"- {line}" for line in record["limits"]),
+        "## Data and licences",
+        _data(record),
+        "## Training",
+        _training(record),
+        *_paper(record),
+        "## Citation",
+        f"```bibtex\n{record['citation'].strip()}\n```",
+    ]
+    return _page(front, [note, *sections])
+
+
+def render_entry(entry: Entry) -> str:
+    """The card of a registered name without a record: architecture and where weights would come from."""
+    name = entry.name
+    if entry.weights == "release":
+        weights = (
+            "This package holds no weights of this name. The authors of PaPE release them (data.dtu.dk, article "
+            "32076279: `config.json` and `model.pt`, under the terms stated there). After unpacking:\n\n"
+            f'```bash\nzoo convert FOLDER OUT --install   # then zoo.load("{name}") finds them\n```'
+        )
+    else:
+        how = f" Train them with `{entry.command}`." if entry.command else ""
+        weights = f"There are no weights of this name: it stands for an architecture, with no measured results.{how}"
+    sections = [
+        f"# {name}",
+        _summary(entry.config),
+        _facts(entry.config, "of the authors of PaPE, to be converted" if entry.weights == "release" else "none"),
+        "## Weights",
+        weights,
+        "## Architecture alone",
+        f'```python\nimport zoo\n\nmodel = zoo.load("{name}", pretrained=False)\n```',
+        "## Citation",
+        f"```bibtex\n{CITATION}\n```",
+    ]
+    return _page(_front(entry.config), sections)
+
+
+def render_config(config: Mapping[str, Any]) -> str:
+    """The card of a saved model, of which only the configuration is known."""
+    usage = [
+        "```python",
+        "import zoo",
+        "",
+        'model = zoo.load("local-dir:FOLDER")          # this folder',
+        'predict = zoo.predictor("local-dir:FOLDER")',
+        'print(predict("picture.jpg"))',
+        "```",
+    ]
+    labels = config.get("labels")
+    classes = "Classes have no names."
+    if labels:
+        classes = f"Classes: {', '.join(labels[:50])}{', ...' if len(labels) > 50 else ''}."
+    sections = [
+        f"# {config['name']}",
+        _summary(config),
+        _facts(config, "model.safetensors in this folder"),
+        "## Use",
+        "\n".join(usage),
+        "## Classes",
+        classes,
+        "## Results, data, training and licence",
+        "Not stated. Whoever publishes these weights says here what they were trained on and how, what was measured, "
+        "and under which licence they may be used.",
+        "## Citation",
+        f"```bibtex\n{CITATION}\n```",
+    ]
+    return _page(_front(config), sections)
+
+
+def _page(front: Mapping[str, Any], sections: Iterable[str]) -> str:
+    import yaml
+
+    stated = {key: value for key, value in front.items() if value is not None}
+    head = yaml.safe_dump(stated, sort_keys=False, allow_unicode=True, width=110)
+    return f"---\n{head}---\n\n" + "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _front(config: Mapping[str, Any]) -> dict[str, Any]:
+    encoding = config["model"]["encoding"]
+    return {
+        "library_name": "pape-zoo",
+        "pipeline_tag": PIPELINES.get(config["task"]),
+        "tags": ["pape-zoo", "vision-transformer", "position-encoding", encoding],
+    }
+
+
+def _model_index(record: Mapping[str, Any], entry: Entry) -> list[dict[str, Any]]:
+    """Measured results in the form the Hub reads; they are our own measurements."""
+    data = record["data"]
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for item in record["evaluation"]:
+        groups.setdefault((item["dataset"], item["split"]), []).append(item)
+    results = []
+    for (dataset, split), items in groups.items():
+        about = {"name": data["name"], "type": data.get("hub_id", dataset), "split": split}
+        about["revision"] = data.get("revision")
+        metrics = [
+            {
+                "type": "accuracy",
+                "name": f"top-1 at {item['size']} px",
+                "value": item["value"],
+                "args": {"size": item["size"], "dtype": item["dtype"], "command": item["command"]},
+                "verified": False,
+            }
+            for item in sorted(items, key=lambda item: item["size"])
+        ]
+        results.append(
+            {
+                "task": {"type": PIPELINES[entry.task], "name": "Image Classification"},
+                "dataset": {key: value for key, value in about.items() if value},
+                "metrics": metrics,
+                "source": {"name": "self-reported", "url": "#results"},
+            }
+        )
+    return [{"name": entry.name, "results": results}]
+
+
+def _summary(config: Mapping[str, Any]) -> str:
+    model = config["model"]
+    encoding = NAMES.get(model["encoding"], model["encoding"])
+    return (
+        f"A vision transformer for {config['modality']} {config['task']} with {encoding}"
+        f"{'' if model['encoding'] == 'none' else ' as position encoding'}: patches of {model['patch_size']} px, width "
+        f"{model['dim']}, {model['depth']} blocks of {model['num_heads']} heads, {model['num_classes']} classes."
+    )
+
+
+def _facts(config: Mapping[str, Any], weights: str) -> str:
+    model, data = config["model"], config["data"]
+    count = architecture(config).count_parameters(model)
+    rows = [
+        ("Position encoding", NAMES.get(model["encoding"], model["encoding"])),
+        ("Parameters", f"{count:,}"),
+    ]
+    if "input_size" in data:
+        size = " x ".join(map(str, data["input_size"][1:]))
+        rows.append(("Input", f"{size} px, patch {model['patch_size']}; other sizes work"))
+    return _table(("", ""), [*rows, ("Weights", weights)])
+
+
+def _weights_line(record: Mapping[str, Any], entry: Entry) -> str:
+    weights = record["weights"]
+    if entry.weights == "none":
+        return f"not published; `{weights['command']}` makes them"
+    if not weights["sha256"]:
+        return "not published yet"
+    place = f"hf-hub:{entry.hub.repo_id}" if entry.hub else "embedded in the package"
+    return f"{place}, {weights['dtype']}, {weights['size_bytes'] / 2**20:.1f} MiB, sha256 `{weights['sha256'][:16]}...`"
+
+
+def _usage(entry: Entry, record: Mapping[str, Any]) -> str:
+    if entry.weights == "none":
+        return (
+            "No weights are published under this name: the record and the command that makes them are.\n\n"
+            f"```bash\n{record['weights']['command']}\n```\n\n"
+            f'```python\nimport zoo\n\nmodel = zoo.load("{entry.name}", pretrained=False)   # architecture alone\n```'
+        )
+    return (
+        f"```bash\nzoo predict {entry.name} picture.jpg\n```\n\n"
+        "```python\nimport zoo\n\n"
+        f'predict = zoo.predictor("{entry.name}")\nprint(predict("picture.jpg"))\n\n'
+        f'model = zoo.load("{entry.name}", num_classes=7)   # to fine-tune: same body, new head\n```'
+    )
+
+
+def _results(record: Mapping[str, Any], entry: Entry) -> str:
+    items = sorted(record["evaluation"], key=lambda item: item["size"])
+    if not items:
+        return "Not measured yet."
+    patch = entry.config["model"]["patch_size"]
+    trained = entry.config["data"]["input_size"][1]
+    rows = [
+        (
+            f"{item['size']}{' (training size)' if item['size'] == trained else ''}",
+            f"{-(-item['size'] // patch)} x {-(-item['size'] // patch)}",
+            f"{item['value']:.1f}",
+        )
+        for item in items
+    ]
+    first = items[0]
+    parts = [
+        f"Top-1 accuracy in percent on the {first['split']} split of {record['data']['name']} "
+        f"({first['images']:,} pictures), measured by us, in {first['dtype']} on {first['device']}:",
+        _table(("Size (px)", "Tokens", "Top-1"), rows),
+        record["data"].get("eval_note", ""),
+        "\n".join(f"`{command}`" for command in dict.fromkeys(item["command"] for item in items)),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _comparison(record: Mapping[str, Any], entry: Entry) -> list[str]:
+    if not record["comparison"]:
+        return []
+    rows = {entry.name: {item["size"]: item["value"] for item in record["evaluation"]}}
+    rows |= {item["name"]: item["sizes"] for item in record["comparison"]}
+    sizes = sorted({size for values in rows.values() for size in values})
+    cells = [
+        (name, *(f"{values[size]:.1f}" if size in values else "" for size in sizes)) for name, values in rows.items()
+    ]
+    return [
+        "## Comparison",
+        "Same recipe, seed and data, one run each; only the position encoding differs. Top-1 in percent by size in px:",
+        _table(("Model", *map(str, sizes)), cells),
+    ]
+
+
+def _data(record: Mapping[str, Any]) -> str:
+    data, terms = record["data"], record["license"]
+    revision = f" at revision `{data['revision']}`" if data.get("revision") else ""
+    lines = [
+        f"- Data: {data['name']}, from {data['source']}{revision}. Trained on {data['train_split']}; measured on "
+        f"{data['eval_split']}.",
+        f"- Terms of the data: {data['terms'].strip()}",
+        f"- Code: {terms['code']}. Weights: {terms['weights']}. {terms['terms'].strip()}",
+        *(f"- `{file}`: sha256 `{value}`" for file, value in data["sha256"].items()),
+    ]
+    return "\n".join(lines)
+
+
+def _training(record: Mapping[str, Any]) -> str:
+    run = record["training"]
+    duration = None if run["duration_s"] is None else f"{run['duration_s'] / 60:.1f} minutes"
+    facts = {
+        "epochs": run["epochs"],
+        "seed": run["seed"],
+        "hardware": run["device"],
+        "duration": duration,
+        "final training loss": run["final_train_loss"],
+        "date": run["date"],
+    }
+    rows = [(key, str(value)) for key, value in {**facts, **run["recipe"]}.items() if value is not None]
+    carbon = "Energy and carbon were not metered; hardware and duration above bound them." if duration else ""
+    return "\n\n".join(part for part in (f"```bash\n{run['command']}\n```", _table(("", ""), rows), carbon) if part)
+
+
+def _paper(record: Mapping[str, Any]) -> list[str]:
+    if not record["paper"]:
+        return []
+    lines = "\n".join(f"- {item['claim']} ({item['source']})" for item in record["paper"])
+    return ["## Reported elsewhere, not measured here", lines]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'|'.join(' --- ' for _ in head)}|"]
+    lines += [f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n".join(lines)

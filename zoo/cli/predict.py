@@ -1,0 +1,186 @@
+"""`zoo predict`: classify pictures."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from zoo.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from zoo.reading import Source
+    from zoo.results import ClassificationResults
+
+__all__ = ["predict"]
+
+_FEW = 3  # sources without a progress bar
+_EXIT_SOME_FAILED = 2
+
+
+def predict(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Model: a name of `zoo list`, hf-hub:org/repo or local-dir:FOLDER.")
+    ],
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="SOURCE", help="Files, folders, patterns, http(s) URLs; - is standard input."),
+    ],
+    size: Annotated[
+        int | None, typer.Option(help="Side of the model's input in pixels; by default as trained.")
+    ] = None,
+    top_k: Annotated[int, typer.Option(help="Classes per picture.")] = 5,
+    batch_size: Annotated[int, typer.Option(help="Pictures per forward pass.")] = 32,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; by default the CPU.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; by default float32.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV: source, rank, index, label, score.")] = False,
+    save: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write an annotated picture per source here.")
+    ] = None,
+    frame: Annotated[int | None, typer.Option(help="Frame of animations, from 0; by default the first.")] = None,
+    errors: Annotated[str, typer.Option(help="Truncated pictures: raise, or keep what can be decoded.")] = "raise",
+    local_files_only: Annotated[bool, typer.Option("--local-files-only", help="Do not fetch weights.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress bar, nothing but results and errors.")
+    ] = False,
+) -> None:
+    """Classify pictures and print labels with scores.
+
+    A source that cannot be read gives an error line; the others still run, and the exit code is 2.
+    """
+    if as_json and as_csv:
+        raise ConfigError("--json and --csv exclude each other")
+    if errors not in ("raise", "keep"):
+        raise ConfigError(f"--errors must be raise or keep, not {errors!r}")
+
+    import zoo
+    from zoo.progress import progress_bar
+
+    predictor = zoo.predictor(
+        name, size=size, top_k=top_k, device=device, dtype=dtype, local_files_only=local_files_only or None
+    )
+    if save is not None:
+        try:
+            save.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{save}: cannot be made a folder ({error.strerror or error})") from error
+    items, failed = _expand(sources)
+    results = predictor(items, batch_size=batch_size, stream=True, errors=errors, on_error="skip", frame=frame)
+
+    # While the bar is up it owns the terminal and sys.stdout goes through it, which a pipe or file must not.
+    out = None if sys.stdout.isatty() else sys.stdout
+    printer = _JsonPrinter(out) if as_json else _CsvPrinter(out) if as_csv else _BlockPrinter(out)
+    saved = reported = 0
+
+    def report_failures() -> None:
+        nonlocal reported
+        for failure in predictor.failures[reported:]:
+            _print_error(failure.error)
+        reported = len(predictor.failures)
+
+    with progress_bar("predicting", len(items), quiet or len(items) <= _FEW) as update, printer:
+        for done, result in enumerate(results, start=1):
+            report_failures()
+            printer(result)
+            if save is not None:
+                try:
+                    _save(result, save)
+                    saved += 1
+                except DataError as error:
+                    _print_error(error)
+                    failed += 1
+            update(done + reported, "")
+        report_failures()
+    if saved and not quiet:
+        print(f"{saved} annotated picture{'s' if saved > 1 else ''} in {save}", file=sys.stderr)
+    if failed or reported:
+        raise typer.Exit(_EXIT_SOME_FAILED)
+
+
+class _BlockPrinter(contextlib.AbstractContextManager["_BlockPrinter"]):
+    """Prints a block of lines per picture."""
+
+    encoding_errors = "replace"
+
+    def __init__(self, out: TextIO | None) -> None:
+        self.out = out
+        self.count = 0
+        if reconfigure := getattr(sys.stdout, "reconfigure", None):  # Names of files may not fit the encoding.
+            reconfigure(errors=self.encoding_errors)
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __call__(self, result: ClassificationResults) -> None:
+        self.emit(result)
+        self.count += 1
+
+    def emit(self, result: ClassificationResults) -> None:
+        print(("\n" if self.count else "") + str(result), file=self.out, flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+class _JsonPrinter(_BlockPrinter):
+    """Prints a JSON array, one result a line; it is closed also when something fails midway."""
+
+    def emit(self, result: ClassificationResults) -> None:
+        print("," if self.count else "[", file=self.out)
+        print(json.dumps(result.to_dict()), end="", file=self.out, flush=True)
+
+    def close(self) -> None:
+        print("\n]" if self.count else "[]", file=self.out, flush=True)
+
+
+class _CsvPrinter(_BlockPrinter):
+    """Prints a heading and a row per class."""
+
+    encoding_errors = "backslashreplace"
+
+    def __enter__(self) -> _CsvPrinter:
+        self._write([("source", "rank", "index", "label", "score")])
+        return self
+
+    def emit(self, result: ClassificationResults) -> None:
+        self._write(result.rows())
+
+    def _write(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        csv.writer(self.out or sys.stdout, lineterminator="\n").writerows(rows)
+
+
+def _expand(arguments: list[str]) -> tuple[list[Source], int]:
+    """Expands the arguments into single sources; prints what cannot be and returns how many those were."""
+    from zoo.reading import Source, expand, read_bounded
+
+    items: list[Source] = []
+    failed = 0
+    for argument in arguments:
+        try:
+            if argument == "-":
+                items.append(Source(read_bounded(sys.stdin.buffer, "stdin"), "stdin"))
+            else:
+                items.extend(expand(argument))
+        except DataError as error:
+            _print_error(error)
+            failed += 1
+    return items, failed
+
+
+def _save(result: ClassificationResults, folder: Path) -> None:
+    from zoo.results import free_path
+
+    result.save(free_path(folder, result.name))
+
+
+def _print_error(error: Exception) -> None:
+    from zoo.results import one_line
+
+    print(f"error: {one_line(str(error))}", file=sys.stderr)

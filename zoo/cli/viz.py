@@ -1,0 +1,55 @@
+"""`zoo viz`: figures of accuracy over input size and of the position bias inside a model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+__all__ = ["viz"]
+
+viz = typer.Typer(
+    help="Draw what a position encoding does.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Out = Annotated[str, typer.Option("--out", "-o", help="Where to write the figure: .png, .svg or .pdf.")]
+
+
+@viz.command("extrapolation")
+def extrapolation(
+    sources: Annotated[
+        list[str], typer.Argument(help="Result files of `zoo eval --out`, or names of models with a record.")
+    ],
+    out: Out = "extrapolation.png",
+    trained_size: Annotated[int | None, typer.Option(help="Size to mark; by default the models' own.")] = None,
+    title: Annotated[str | None, typer.Option(help="Heading of the figure.")] = None,
+) -> None:
+    """Draw top-1 accuracy against the size of the input, one line per model."""
+    from zoo import viz as draw
+
+    models = draw.curves(sources)
+    if trained_size is None:
+        trained_size = draw.common_trained_size(models)
+    print(draw.save(draw.extrapolation(models, trained_size=trained_size, title=title), out))
+
+
+@viz.command("bias")
+def bias(
+    name: Annotated[str, typer.Argument(help="Model name, as for `zoo predict`.")],
+    out: Out = "bias.png",
+    query: Annotated[str | None, typer.Option(help="Patch that attends, as ROW,COLUMN; by default the middle.")] = None,
+    image: Annotated[str | None, typer.Option(help="Picture to look at; by default a blank one.")] = None,
+    size: Annotated[int | None, typer.Option(help="Side of the square input in pixels.")] = None,
+    untrained: Annotated[bool, typer.Option("--untrained", help="Do not load weights: the bias at the start.")] = False,
+) -> None:
+    """Draw the position bias that one patch puts on all others, per layer and head."""
+    import zoo
+    from zoo import viz as draw
+
+    place = None if query is None else draw.parse_query(query)
+    model = zoo.load(name, pretrained=not untrained)
+    pixels = draw.model_input(model, image, size=size)
+    values = draw.position_bias(model, pixels, query=place)
+    print(draw.save(draw.bias(values, query=place, title=f"{name}: position bias of one query"), out))

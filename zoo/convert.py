@@ -1,0 +1,253 @@
+"""Official PaPE checkpoints (config.json + model.pt) become folders of ours, by a key map alone.
+
+`model.pt` is opened with `weights_only=True`: a pickle that asks for anything but tensors is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo import registry
+from zoo._callable_module import make_callable
+from zoo.config_file import check_config, read_json, regular_file_size
+from zoo.errors import ConfigError, WeightsError, ZooError
+from zoo.hub import release_folder
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["convert", "convert_config", "convert_state"]
+
+SIZES = {"nano": "n", "tiny": "t", "small": "s", "base": "b"}
+SIZE_OVERRIDES = {
+    "_hidden_size": "dim",
+    "_num_layers": "depth",
+    "_num_heads": "num_heads",
+    "_head_size": "head_dim",
+    "_intermediate_size": "mlp_dim",
+}
+# Official name of the encoding -> ours, and the settings that become its options (official section, key, our key).
+ENCODINGS: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
+    "pape": ("pape", (("pape", "parabolas", "parabolas"),)),
+    "pape_ri": ("pape-ri", ()),
+    "rope": ("rope", (("rope", "base", "base"),)),
+    "alibi": ("alibi", ()),
+    "absolute": ("sincos", (("absolute", "base", "base"),)),
+    "nope": ("none", ()),
+}
+
+_BLOCK = r"encoder\.layers\.(\d+)\."
+KEY_MAP = [
+    (r"cls", r"cls_token"),
+    (r"embedding\.(weight|bias)", r"embed.proj.\1"),
+    (r"encoder\.norm_pre\.(weight|bias)", r"encoder.norm_pre.\1"),
+    (r"encoder\.norm_post\.(weight|bias)", r"encoder.norm.\1"),
+    (_BLOCK + r"norm([12])\.(weight|bias)", r"encoder.blocks.\1.norm\2.\3"),
+    (_BLOCK + r"attention\.qkv_proj\.(weight|bias)", r"encoder.blocks.\1.attn.qkv.\2"),
+    (_BLOCK + r"attention\.out_proj\.(weight|bias)", r"encoder.blocks.\1.attn.proj.\2"),
+    (_BLOCK + r"attention\.position_encoder\.position\.weight", r"encoder.blocks.\1.attn.encoding.position"),
+    (_BLOCK + r"attention\.position_encoder\.ab\.weight", r"encoder.blocks.\1.attn.encoding.ab"),
+    (_BLOCK + r"attention\.position_encoder\.position_scales", r"encoder.blocks.\1.attn.encoding.log_scale"),
+    (_BLOCK + r"attention\.position_encoder\.a\.weight", r"encoder.blocks.\1.attn.encoding.a.weight"),
+    (_BLOCK + r"ffn\.fc([12])\.(weight|bias)", r"encoder.blocks.\1.mlp.fc\2.\3"),
+    (r"classifier\.(weight|bias)", r"head.\1"),
+]
+
+
+def convert(source_folder: str | os.PathLike[str], out_folder: str | os.PathLike[str], install: bool = False) -> Path:
+    """Converts an official checkpoint into a folder that `zoo.load("local-dir:...")` takes.
+
+    Args:
+        source_folder: Holds the official `config.json` and `model.pt`.
+        out_folder: Where to write; as for `zoo.save`.
+        install: Also put it into the cache under its registry name, so that `zoo.load(name)` finds it. Only when its
+            model is exactly that of the name.
+
+    Returns:
+        `out_folder`.
+
+    Raises:
+        ConfigError: If the configuration is not of a supported kind, or `install` does not apply; nothing is written.
+        WeightsError: If `model.pt` is absent, is not a plain state dict, or has missing or unexpected tensors.
+    """
+    import torch
+
+    from zoo import checkpoints
+    from zoo.cards import model_card
+
+    source = Path(source_folder).expanduser()
+    if not source.is_dir():
+        raise WeightsError(f"there is no folder {source}")
+    config = check_config(convert_config(read_json(source / "config.json"), str(source / "config.json")), str(source))
+    if install:
+        _refuse_other_model(config)
+    with torch.device("meta"):
+        model = registry.architecture(config).build(config)
+    expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    state = convert_state(_read_pickle(source / "model.pt"), config, source / "model.pt")
+    checkpoints.compare_shapes(
+        {key: tuple(value.shape) for key, value in state.items()}, expected, str(source / "model.pt")
+    )
+    tensors = {}
+    for key in expected:  # Shapes are known to be right before anything is copied.
+        tensors[key] = state[key].detach().to(torch.float32).clone(memory_format=torch.contiguous_format)
+        if not torch.isfinite(tensors[key]).all():
+            raise WeightsError(f"{source / 'model.pt'}: {key} holds NaN or infinite values")
+    folders = [Path(out_folder), *([release_folder(config["name"])] if install else [])]
+    for folder in folders:
+        checkpoints.write_folder(folder, config, tensors, model_card(config))
+    return folders[0]
+
+
+def convert_config(official: Mapping[str, Any], where: str = "config.json") -> dict[str, Any]:
+    """Our configuration of an official one.
+
+    Args:
+        official: Parsed official `config.json`.
+        where: What it is, for messages.
+
+    Raises:
+        ConfigError: If the data set, the encoding or a setting is not supported.
+    """
+    from modalities.image import presets
+
+    if "schema_version" in official:
+        raise ConfigError(f"{where} is already a configuration of pape-zoo: load its folder with local-dir:")
+    dataset, positional = (_get(official, where, key, kind=str) for key in ("dataset", "positional"))
+    if dataset != "imagenet":
+        raise ConfigError(f"{where}: dataset {dataset!r:.40} is not supported in this version (imagenet is)")
+    if positional not in ENCODINGS:
+        known = ", ".join(ENCODINGS)
+        raise ConfigError(f"{where}: positional {positional!r:.40} is not supported in this version ({known} are)")
+    if official.get("normalize") not in (None, False):
+        raise ConfigError(f"{where}: normalized coordinates (normalize: true) are not supported in this version")
+    encoding, options = ENCODINGS[positional]
+    size = _get(official, where, "model", "size", kind=str)
+    if size not in SIZES:
+        raise ConfigError(f"{where}: model.size {size!r:.40} is unknown; known: {', '.join(SIZES)}")
+    config = presets.config(
+        f"{encoding}-vit-{SIZES[size]}-in1k",
+        encoding=encoding,
+        size=SIZES[size],
+        patch_size=_get(official, where, "patch_size", kind=int),
+        num_classes=1000,
+        data=presets.RELEASED_DATA,
+        released=True,
+    )
+    model = config["model"]
+    for key, ours in SIZE_OVERRIDES.items():
+        if key in official["model"] and (value := _get(official, where, "model", key, kind=int)) != -1:
+            model[ours] = value
+    model["encoding_options"] = {
+        ours: _get(official, where, section, key, kind=(int, float)) for section, key, ours in options
+    }
+    if any(model[key] != value for key, value in presets.SIZES[SIZES[size]].items()):
+        config["name"] = f"{encoding}-vit-custom-in1k"
+    return config
+
+
+def convert_state(
+    official: Mapping[str, Any], config: Mapping[str, Any], where: str | Path = "model.pt"
+) -> dict[str, Tensor]:
+    """Our state dict of an official one, without copying what need not change.
+
+    Args:
+        official: Official state dict.
+        config: Our configuration of the model.
+        where: What it is, for messages.
+
+    Raises:
+        WeightsError: If a key is unknown or a position tensor has an impossible shape.
+    """
+    import torch
+
+    heads = config["model"]["num_heads"]
+    state: dict[str, Tensor] = {}
+    for key, value in official.items():
+        if not isinstance(key, str) or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            raise WeightsError(f"{where}: {key!r:.80} is not a tensor of floating-point weights")
+        ours = next((re.sub(pattern, new, key) for pattern, new in KEY_MAP if re.fullmatch(pattern, key)), None)
+        if ours is None:
+            raise WeightsError(f"{where} has an unexpected tensor {key!r:.100}")
+        if ours.endswith("encoding.ab"):  # Rows are (a or b, head, parabola), a first.
+            _require(value.dim() == 2 and value.shape[0] % 2 == 0, where, key, value)
+            half = value.shape[0] // 2
+            state[ours.removesuffix("ab") + "a.weight"] = value[:half]
+            state[ours.removesuffix("ab") + "b.weight"] = value[half:]
+        elif ours.endswith("encoding.position"):  # Rows are (head, parabola).
+            _require(value.dim() == 2 and value.shape[0] % heads == 0, where, key, value)
+            state[ours] = value.unflatten(0, (heads, -1))
+        elif ours.endswith("encoding.log_scale"):  # (1, H, 1, 1) scales w, of which only w^2 counts.
+            _require(tuple(value.shape) == (1, heads, 1, 1), where, key, value)
+            # The bound keeps w = 0 finite: its square is 0 to every float32 sum all the same.
+            state[ours] = value.reshape(heads).double().abs().clamp_min(1e-18).log()
+        else:
+            state[ours] = value
+    return state
+
+
+def _require(holds: bool, where: str | Path, key: str, value: Tensor) -> None:
+    if not holds:
+        raise WeightsError(f"{where}: {key} has an impossible shape {tuple(value.shape)}")
+
+
+def _get(config: Any, where: str, *path: str, kind: type | tuple[type, ...]) -> Any:
+    """A setting of the official configuration, of the right type."""
+    value = config
+    for key in path:
+        if not isinstance(value, Mapping) or key not in value:
+            raise ConfigError(f"{where} lacks {'.'.join(path)}: not an official PaPE configuration")
+        value = value[key]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ConfigError(f"{where}: {'.'.join(path)} has an unusable value {value!r:.60}")
+    return value
+
+
+def _read_pickle(path: Path) -> Mapping[str, Any]:
+    """The object in `model.pt`, if tensors and plain containers are all it asks for."""
+    import torch
+
+    size = regular_file_size(path)
+    mapped = zipfile.is_zipfile(path)
+    try:
+        if mapped:
+            with zipfile.ZipFile(path) as archive:  # torch.save stores; a compressed entry could grow without bound.
+                if any(item.compress_type != zipfile.ZIP_STORED for item in archive.infolist()):
+                    raise WeightsError(f"{path} has compressed entries, which torch.save does not write: refused")
+        with warnings.catch_warnings(action="ignore"):  # About the pickle protocol of files that fail anyway.
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except ZooError:
+        raise
+    except Exception as error:  # Unpickling a stranger's file can fail in any way.
+        if "weights_only" in str(error) or "Unsupported" in str(error):
+            raise WeightsError(
+                f"{path} asks for more than tensors when opened, so it may run code: refused; a checkpoint must be "
+                "a plain state dict"
+            ) from None
+        raise WeightsError(f"{path} is not a readable torch checkpoint, or is cut short ({size} bytes)") from None
+    if not isinstance(state, Mapping) or not state:
+        raise WeightsError(f"{path} holds a {type(state).__name__}; expected a state dict")
+    return state
+
+
+def _refuse_other_model(config: Mapping[str, Any]) -> None:
+    """Raises unless the converted model is exactly that of a registered name with released weights."""
+    released = [registry.entry(name) for name in registry.list_models(weights="release")]
+    encoding = config["model"]["encoding"]
+    entry = next((item for item in released if item.encoding == encoding), released[0])
+    expected, model = entry.config["model"], config["model"]
+    differs = [f"{key} is {model[key]}, expected {expected[key]}" for key in expected if model[key] != expected[key]]
+    if differs:
+        raise ConfigError(
+            f"not installed, since this checkpoint is not {entry.name}: {'; '.join(differs)}. Convert it without "
+            "install and load it with local-dir:"
+        )
+
+
+make_callable(__name__, "convert")

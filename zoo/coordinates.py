@@ -1,0 +1,348 @@
+"""Where tokens are: the `Coordinates` every block receives, and builders for grids, clips, events, points and text.
+
+Legend: B batch, N tokens, p coordinate axes. Coordinates are float32 (float64 in float64 models) whatever the dtype of
+the features, because position algebra in 16 bit is wrong beyond small grids. The unit of a coordinate is the training
+patch pitch: that is what lets an encoding extrapolate to larger inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from zoo.errors import DataError
+
+__all__ = ["Coordinates", "clip", "concatenate", "events", "grid", "points", "text"]
+
+# Integers up to this many steps apart, once centred, are exact in bfloat16 (8 significant bits: 127.5 = 255 / 2).
+_EXACT_STEPS = 255
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Token coordinates.
+
+    Attributes:
+        values: (B or 1, N, p) float32 or float64; (N_total, p) when packed. A batch of one is shared by all samples.
+        positioned: Bool (B or 1, N), or (N_total,) when packed: which tokens have a position. Class, register and text
+            tokens may have none. `None` means that every token has one.
+        cu_seqlens: Packed batches only: int (S + 1,) offsets of the samples, starting at 0.
+        integral: The coordinates of a sample differ by whole units and by at most 255 of them, so that centred values
+            are exact in 16 bit. Set by the builders; wrong use costs accuracy in 16 bit.
+        half_extent: Half of the largest extent of a sample along each axis, where it is known without looking at the
+            values (looking synchronises a GPU). `None` means: look.
+        unit: Name of the unit, for error messages and figures.
+    """
+
+    values: Tensor
+    positioned: Tensor | None = None
+    cu_seqlens: Tensor | None = None
+    integral: bool = False
+    half_extent: tuple[float, ...] | None = None
+    unit: str = "patch"
+
+    def __post_init__(self) -> None:
+        expected = 2 if self.packed else 3
+        if self.values.dim() != expected:
+            shape = "(N_total, p)" if self.packed else "(B, N, p)"
+            raise DataError(f"coordinates must have shape {shape}, got {tuple(self.values.shape)}")
+        if self.values.dtype not in (torch.float32, torch.float64):
+            raise DataError(
+                f"coordinates must be float32 or float64, got {self.values.dtype}: 16-bit and integer coordinates lose "
+                "positions; subtract a large origin in float64 or int64, then convert"
+            )
+        if self.positioned is not None and (
+            self.positioned.dtype != torch.bool or self.positioned.shape[-1] != self.values.shape[-2]
+        ):
+            raise DataError("positioned must be a bool tensor with one entry per token")
+
+    @property
+    def axes(self) -> int:
+        """Number of coordinate axes p."""
+        return self.values.shape[-1]
+
+    @property
+    def packed(self) -> bool:
+        """Whether samples lie end to end, delimited by `cu_seqlens`."""
+        return self.cu_seqlens is not None
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Coordinates:
+        """Moves to a device and/or to float32 or float64."""
+        return replace(
+            self,
+            values=self.values.to(device=device, dtype=dtype),
+            positioned=None if self.positioned is None else self.positioned.to(device=device),
+            cu_seqlens=None if self.cu_seqlens is None else self.cu_seqlens.to(device=device),
+        )
+
+    def shifted(self, offset: float | Sequence[float] | Tensor) -> Coordinates:
+        """Adds an offset (one number, or one per axis) to every coordinate."""
+        shift = torch.as_tensor(offset, dtype=self.values.dtype, device=self.values.device)
+        return replace(self, values=self.values + shift)
+
+    def scaled(self, factor: float) -> Coordinates:
+        """Multiplies every coordinate, as position interpolation does with `trained extent / new extent`."""
+        extent = None if self.half_extent is None else tuple(abs(factor) * e for e in self.half_extent)
+        return replace(
+            self, values=self.values * factor, integral=self.integral and factor in (1, -1), half_extent=extent
+        )
+
+    def hide(self, hidden: Tensor) -> Coordinates:
+        """Takes the position of hidden tokens away, so that padding (even NaN) cannot move the centre of a sample.
+
+        Args:
+            hidden: Bool (B, N) or (N_total,), True where the token is padding.
+        """
+        positioned = ~hidden if self.positioned is None else self.positioned & ~hidden
+        values = self.values.expand(*hidden.shape, self.axes).masked_fill(hidden.unsqueeze(-1), 0.0)
+        return replace(self, values=values, positioned=positioned)
+
+    def with_prefix(self, count: int, at: Sequence[float] | None = None) -> Coordinates:
+        """Puts `count` tokens in front of every sample, for class and register tokens.
+
+        Args:
+            count: Number of tokens to add.
+            at: Their common coordinate (p numbers); `None` gives them no position.
+
+        Raises:
+            DataError: For packed coordinates, or when `at` has the wrong length.
+        """
+        if self.packed:
+            raise DataError("a packed batch has no common front: put prefix tokens in before packing")
+        if count == 0:
+            return self
+        if at is not None and len(at) != self.axes:
+            raise DataError(f"a prefix coordinate needs {self.axes} numbers, got {len(at)}")
+        batch, tokens = self.values.shape[0], self.values.shape[1]
+        if at is None:
+            prefix = self.values.new_zeros(batch, count, self.axes)
+        else:
+            prefix = self.values.new_tensor(list(at)).expand(batch, count, self.axes)
+        positioned = self.positioned
+        if at is None or positioned is not None:
+            known = positioned if positioned is not None else self._ones(batch, tokens)
+            positioned = torch.cat([self._ones(known.shape[0], count) * (at is not None), known], dim=1)
+        # A positioned prefix may widen the sample, by an amount that only the values tell.
+        extent = self.half_extent if at is None else None
+        integral = self.integral and (at is None or all(float(a).is_integer() for a in at))
+        values = torch.cat([prefix, self.values], dim=1)
+        return replace(self, values=values, positioned=positioned, half_extent=extent, integral=integral)
+
+    def _ones(self, batch: int, tokens: int) -> Tensor:
+        return torch.ones(batch, tokens, dtype=torch.bool, device=self.values.device)
+
+    def centred(self, dtype: torch.dtype) -> Tensor:
+        """Coordinates relative to the middle of each sample, zero for tokens without a position.
+
+        Attention biases that depend on differences alone do not change, and the numbers become as small as they can be.
+
+        Returns:
+            Tensor shaped like `values`, in `dtype` (the subtraction is done in the wider of the two).
+        """
+        low, high = self._bounds()
+        middle = (low + high) / 2
+        if self.packed:
+            middle = middle[self.segments()]
+        centred = self.values - middle
+        if self.positioned is not None:
+            centred = centred.masked_fill(~self.positioned.unsqueeze(-1), 0.0)
+        return centred.to(dtype)
+
+    def segments(self) -> Tensor:
+        """Sample index of each packed token, int64 (N_total,)."""
+        if self.cu_seqlens is None:
+            raise DataError("segments() is for packed coordinates")
+        lengths = self.cu_seqlens.diff()
+        if (
+            bool((lengths < 0).any())
+            or int(self.cu_seqlens[0]) != 0
+            or int(self.cu_seqlens[-1]) != self.values.shape[0]
+        ):
+            raise DataError(f"cu_seqlens must rise from 0 to the number of tokens, {self.values.shape[0]}")
+        samples = torch.arange(len(lengths), device=lengths.device)
+        return torch.repeat_interleave(samples, lengths, output_size=self.values.shape[0])
+
+    def extents(self) -> tuple[float, ...]:
+        """Half of the largest extent of a sample along each axis, as numbers (synchronises when not declared)."""
+        if self.half_extent is not None:
+            return self.half_extent
+        if self.values.shape[-2] == 0:
+            return (0.0,) * self.axes
+        low, high = self._bounds()
+        return tuple(((high - low) / 2).reshape(-1, self.axes).amax(dim=0).tolist())
+
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        """Smallest and largest coordinate of each sample; both 0 where no token has a position."""
+        values = self.values
+        if values.shape[-2] == 0:
+            empty = values.new_zeros(*values.shape[:-2], 1, self.axes)
+            return empty, empty
+        low = high = values
+        if self.positioned is not None:
+            absent = ~self.positioned.unsqueeze(-1)
+            low, high = values.masked_fill(absent, math.inf), values.masked_fill(absent, -math.inf)
+        if self.packed:
+            assert self.cu_seqlens is not None
+            segments = self.segments().unsqueeze(-1).expand(-1, self.axes)
+            shape = (len(self.cu_seqlens) - 1, self.axes)
+            low = values.new_full(shape, math.inf).scatter_reduce(0, segments, low, "amin")
+            high = values.new_full(shape, -math.inf).scatter_reduce(0, segments, high, "amax")
+        else:
+            low, high = low.amin(dim=-2, keepdim=True), high.amax(dim=-2, keepdim=True)
+        nothing = low > high
+        return low.masked_fill(nothing, 0.0), high.masked_fill(nothing, 0.0)
+
+
+def _dtype(dtype: torch.dtype | None) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _lattice(
+    shape: Sequence[int], order: Sequence[int], origin: float, device: torch.device | str | None, dtype: torch.dtype
+) -> Coordinates:
+    """A regular grid with the last axis running fastest; `order` lists grid axes in the order of the coordinates."""
+    if any(n < 1 for n in shape):
+        raise DataError(f"a grid needs at least one token along each axis, got {tuple(shape)}")
+    ticks = [torch.arange(n, device=device, dtype=dtype) + origin for n in shape]
+    mesh = torch.meshgrid(*ticks, indexing="ij")
+    values = torch.stack([mesh[axis].reshape(-1) for axis in order], dim=-1).unsqueeze(0)
+    return Coordinates(
+        values,
+        integral=max(shape) - 1 <= _EXACT_STEPS,
+        half_extent=tuple((shape[axis] - 1) / 2 for axis in order),
+    )
+
+
+def grid(
+    rows: int,
+    columns: int,
+    *,
+    origin: float = 0.0,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Coordinates:
+    """Patches of an image, row by row; coordinates are (column, row).
+
+    Args:
+        rows: Number of patch rows.
+        columns: Number of patch columns.
+        origin: Coordinate of the first patch along both axes (1 in the released PaPE networks).
+        device: Where to make them.
+        dtype: The dtype of the features: float64 gives float64 coordinates, everything else float32.
+
+    Returns:
+        Coordinates with values (1, rows * columns, 2).
+    """
+    return _lattice((rows, columns), (1, 0), origin, device, _dtype(dtype))
+
+
+def clip(
+    frames: int,
+    rows: int,
+    columns: int,
+    *,
+    origin: float = 0.0,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Coordinates:
+    """Tubelets of a video, t slowest, then row by row; coordinates are (t, row, column) as in the released networks.
+
+    Args:
+        frames: Number of tubelets in time.
+        rows: Number of patch rows.
+        columns: Number of patch columns.
+        origin: Coordinate of the first tubelet along every axis.
+        device: Where to make them.
+        dtype: See `grid`.
+
+    Returns:
+        Coordinates with values (1, frames * rows * columns, 3).
+    """
+    return _lattice((frames, rows, columns), (0, 1, 2), origin, device, _dtype(dtype))
+
+
+def text(
+    length: int,
+    *,
+    start: float = 0.0,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Coordinates:
+    """Tokens of a sequence at start, start + 1, ...; values (1, length, 1)."""
+    return _lattice((length,), (0,), start, device, _dtype(dtype))
+
+
+def events(
+    x: Tensor,
+    y: Tensor,
+    t_us: Tensor,
+    *,
+    time_scale: float,
+    dtype: torch.dtype | None = None,
+) -> Coordinates:
+    """Event tokens; coordinates are (x, y, t) in patches, patches and units of `time_scale`.
+
+    Times are counted from the first token of each sample, subtracted in int64 so that epoch microseconds lose nothing.
+
+    Args:
+        x: (B, N) patch column.
+        y: (B, N) patch row.
+        t_us: (B, N) int64 microseconds.
+        time_scale: Microseconds per unit of time.
+        dtype: See `grid`.
+
+    Returns:
+        Coordinates with values (B, N, 3).
+    """
+    if time_scale <= 0:
+        raise DataError(f"time_scale must be a positive number of microseconds, got {time_scale}")
+    if t_us.is_floating_point():
+        raise DataError("t_us must be integer microseconds")
+    first = t_us.long().amin(dim=-1, keepdim=True) if t_us.shape[-1] else t_us.long()
+    time = (t_us.long() - first).to(torch.float64) / time_scale
+    values = torch.stack([x.to(torch.float64), y.to(torch.float64), time], dim=-1)
+    return Coordinates(values.to(_dtype(dtype)), unit="patch, patch, time step")
+
+
+def points(
+    xyz: Tensor,
+    *,
+    unit: float,
+    cu_seqlens: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Coordinates:
+    """Points in space, in units of `unit` metres, from the first point of the tensor (subtracted in float64).
+
+    Args:
+        xyz: (N_total, p) with `cu_seqlens`, else (B, N, p), in metres; float64 where the origin is far.
+        unit: Metres per unit of the coordinates (the training voxel size, say).
+        cu_seqlens: Offsets of packed clouds.
+        dtype: See `grid`.
+    """
+    if unit <= 0:
+        raise DataError(f"unit must be a positive number of metres, got {unit}")
+    wide = xyz.to(torch.float64)
+    if wide.numel():
+        wide = wide - wide[..., :1, :]
+    return Coordinates((wide / unit).to(_dtype(dtype)), cu_seqlens=cu_seqlens, unit=f"{unit} m")
+
+
+def concatenate(parts: Sequence[Coordinates]) -> Coordinates:
+    """Joins token sets of one sample, such as text and image tokens of a mixture; all with the same axes.
+
+    Raises:
+        DataError: If the axes differ or a part is packed.
+    """
+    if not parts or any(part.packed for part in parts) or len({part.axes for part in parts}) != 1:
+        raise DataError("a mixture needs one or more unpacked parts with the same coordinate axes")
+    batch = max(part.values.shape[0] for part in parts)
+    values = torch.cat([part.values.expand(batch, -1, -1) for part in parts], dim=1)
+    positioned = None
+    if any(part.positioned is not None for part in parts):
+        known = [p.positioned if p.positioned is not None else p._ones(1, p.values.shape[1]) for p in parts]
+        positioned = torch.cat([one.expand(batch, -1) for one in known], dim=1)
+    return Coordinates(values, positioned=positioned, unit=parts[0].unit)

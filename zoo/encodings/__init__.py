@@ -1,0 +1,107 @@
+"""Position encodings by name. `zoo.encodings()` lists them; `create` builds one for a block.
+
+This module imports no torch: the classes are named as strings and looked up when used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from zoo._callable_module import make_callable
+from zoo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zoo.encodings.base import AttentionEncoding, TokenEncoding
+
+__all__ = ["create", "encodings"]
+
+# Name -> "module:class", token encodings (added to the features once) apart from those of attention.
+TOKEN = {"sincos": "zoo.encodings.sincos:SinCos"}
+ATTENTION = {
+    "alibi": "zoo.encodings.alibi:ALiBi",
+    "none": "zoo.encodings.base:NoEncoding",
+    "pape": "zoo.encodings.pape:PaPE",
+    "pape-ri": "zoo.encodings.pape_ri:PaPERI",
+    "rope": "zoo.encodings.rope:RoPE",
+}
+
+
+def encodings() -> list[str]:
+    """Names of the encodings. A token encoding and another one combine as `"sincos+pape"`."""
+    return sorted([*TOKEN, *ATTENTION])
+
+
+def split_name(name: str) -> tuple[str | None, str]:
+    """Splits a specification into its token encoding (or `None`) and its attention encoding (or `"none"`).
+
+    Args:
+        name: `"pape"`, `"sincos"` or `"sincos+pape"`.
+
+    Raises:
+        ConfigError: If a part is unknown or two parts are of the same kind.
+    """
+    parts = name.split("+") if isinstance(name, str) else []
+    for part in parts:
+        if part not in TOKEN and part not in ATTENTION:
+            close = get_close_matches(part, encodings(), n=1, cutoff=0.5)
+            hint = f", did you mean {close[0]!r}?" if close else "."
+            raise ConfigError(f"unknown encoding {part!r}{hint} Known: {', '.join(encodings())}")
+    tokens = [part for part in parts if part in TOKEN]
+    others = [part for part in parts if part in ATTENTION]
+    if not parts or len(tokens) > 1 or len(others) > 1:
+        raise ConfigError(f"encoding {name!r}: at most one token encoding ({', '.join(TOKEN)}) and one of attention")
+    return (tokens[0] if tokens else None), (others[0] if others else "none")
+
+
+def create(
+    name: str, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, options: dict[str, Any] | None = None
+) -> tuple[TokenEncoding | None, AttentionEncoding]:
+    """Builds the encoding modules of one block or encoder.
+
+    Args:
+        name: See `split_name`.
+        dim: Feature width C.
+        num_heads: Attention heads H.
+        head_dim: Width D of a head.
+        coord_dim: Coordinate axes p.
+        options: Options of the encoding; for `a+b`, a mapping with the options of each under its name.
+
+    Returns:
+        The token encoding (or `None`) and the attention encoding (`NoEncoding` where there is none).
+
+    Raises:
+        ConfigError: On an unknown name, an unknown option or a bad value.
+    """
+    token, attention = split_name(name)
+    given = dict(options or {})
+    if "+" in name:
+        unknown = [key for key in given if key not in (token, attention)]
+        if unknown:
+            raise ConfigError(f"options of {name!r} go under the name of each part, not {unknown[0]!r}")
+        token_options, attention_options = given.get(token or "", {}), given.get(attention, {})
+    else:
+        token_options, attention_options = (given, {}) if token else ({}, given)
+    shape = {"dim": dim, "num_heads": num_heads, "head_dim": head_dim, "coord_dim": coord_dim}
+    made = None if token is None else _build(token, TOKEN[token], shape, token_options)
+    return made, _build(attention, ATTENTION[attention], shape, attention_options)
+
+
+def _build(name: str, target: str, shape: dict[str, int], options: dict[str, Any]) -> Any:
+    module, attribute = target.split(":")
+    cls = getattr(importlib.import_module(module), attribute)
+    allowed = [
+        key
+        for key, parameter in inspect.signature(cls.__init__).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and key not in shape
+    ]
+    for key in options:
+        if key not in allowed:
+            known = ", ".join(allowed) or "none"
+            raise ConfigError(f"encoding {name!r} has no option {key!r}; its options: {known}")
+    return cls(**shape, **options)
+
+
+make_callable(__name__, "encodings")

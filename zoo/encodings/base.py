@@ -1,0 +1,125 @@
+"""What a position encoding is to a block: one method per kind, and the frame shared by all layers of a forward.
+
+Legend: B batch, N tokens, C features, H heads, D head width, p coordinate axes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from zoo.coordinates import Coordinates
+from zoo.errors import ConfigError
+
+__all__ = ["AttentionEncoding", "Frame", "NoEncoding", "Score", "TokenEncoding", "number_option"]
+
+Kind = Literal["none", "fold", "score"]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What an encoding derives from coordinates alone, made once per forward and shared by all layers.
+
+    Attributes:
+        kind: How attention is to be encoded: `"fold"` maps q and k, `"score"` adds a function of two tokens to the
+            logits, `"none"` leaves both alone. An encoding may choose by the coordinates.
+    """
+
+    kind: Kind
+
+
+class Score(Protocol):
+    """An additive position term of the attention logits, evaluated for a block of query rows at a time."""
+
+    def bias(self, rows: slice) -> Tensor:
+        """Bias of the queries in `rows` on all keys, added after the softmax scale.
+
+        Returns:
+            (B or 1, H, rows, N) float32 (float64 in float64 models).
+        """
+        ...
+
+
+class TokenEncoding(nn.Module):
+    """An encoding that is added to the features once, before the first block."""
+
+    def encode(self, coords: Coordinates) -> Tensor:
+        """Encoding of every token: (B or 1, N, C) in the dtype of the coordinates, zero for tokens without position."""
+        raise NotImplementedError
+
+
+class AttentionEncoding(nn.Module):
+    """An encoding that acts inside attention, by mapping q and k (fold) or by an additive term (score)."""
+
+    def frame(self, coords: Coordinates, dtype: torch.dtype) -> Frame:
+        """Derives from the coordinates what every layer needs.
+
+        Args:
+            coords: Coordinates of the tokens.
+            dtype: The dtype in which the attention kernel will run.
+        """
+        raise NotImplementedError
+
+    def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
+        """Maps q and k (B, H, N, D) so that plain attention over the result is encoded.
+
+        Args:
+            x: (B, N, C) the input of the block, for encodings that depend on content.
+            q: (B, H, N, D) queries.
+            k: (B, H, N, D) keys.
+            frame: What `frame` returned for these coordinates.
+
+        Returns:
+            q and k of equal, possibly larger width; the softmax scale stays that of D.
+        """
+        raise NotImplementedError
+
+    def score(self, x: Tensor, frame: Frame, scale: float) -> Score | None:
+        """The additive position term of the logits, or `None` for encodings that have none (rotary ones).
+
+        Args:
+            x: (B, N, C) the input of the block.
+            frame: What `frame` returned.
+            scale: Softmax scale, for terms that sit inside the product of q and k.
+        """
+        return None
+
+    def reset_parameters(self) -> None:
+        """Draws the initial values of own parameters."""
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of own parameters that weight decay would harm."""
+        return set()
+
+
+class NoEncoding(AttentionEncoding):
+    """Attention without positions: the control every claim is measured against."""
+
+    def __init__(self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int) -> None:
+        super().__init__()
+
+    def frame(self, coords: Coordinates, dtype: torch.dtype) -> Frame:
+        """Nothing to derive."""
+        return Frame("none")
+
+
+def algebra_dtype(*dtypes: torch.dtype) -> torch.dtype:
+    """The dtype of position algebra: float32, or float64 as soon as an operand is."""
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+def number_option(name: str, value: float, *, low: float, high: float, integer: bool = False) -> float:
+    """Checks a numeric option of an encoding.
+
+    Raises:
+        ConfigError: If it is not a finite number (or whole number) in [low, high].
+    """
+    kinds: tuple[type, ...] = (int,) if integer else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value) or not low <= value <= high:
+        what = "a whole number" if integer else "a number"
+        raise ConfigError(f"encoding option {name!r} must be {what} from {low:g} to {high:g}, got {value!r}")
+    return value

@@ -1,0 +1,259 @@
+"""Biases quadratic in the relative coordinate: how they fold into q and k without losing the position in 16 bit.
+
+The bias of query i on key j is s (t_i . D - D^T M_i D) with D = r_i - r_j, M_i a symmetric p x p matrix, t_i a vector
+and s the softmax scale of the content width. Three facts shape the fold:
+
+- Terms that depend on i alone cancel in the softmax when every key has a position, which leaves p(p+1)/2 + p columns:
+  q [-M_ab (doubled off the diagonal), 2 M r - t], k [r_a r_b, r]. When some keys have none, one more column carries the
+  row constant: q t.r - r^T M r, k 1 for keys with a position and 0 for the others.
+- The terms cancel catastrophically: at 64 x 64 tokens they reach 10^4 while the sum that matters is below 10. So
+  coordinates are centred per sample (the bias does not change) and the algebra is float32; for a kernel that runs in
+  16 bit every column is split into a high and a low half and the products hi.hi, lo.hi and hi.lo are emitted. Products
+  of 16-bit numbers are exact in the float32 accumulators of every kernel.
+- Beyond a safe extent no split of this width suffices. There the bias is evaluated from exact differences D, a block of
+  query rows at a time, and added to the logits in float32.
+
+Legend: B batch, N tokens, H heads, p axes, c = p(p+1)/2 quadratic columns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from zoo.coordinates import Coordinates
+from zoo.encodings.base import Frame, algebra_dtype
+
+__all__ = [
+    "QuadraticFrame",
+    "QuadraticScore",
+    "fold_keys",
+    "fold_queries",
+    "make_frame",
+    "pairs",
+    "piece_dtype",
+    "safe_radius",
+]
+
+# Sum over axes of (half extent)^2 up to which a fold keeps the mean total-variation error of attention rows below 1e-3
+# at the initialisation of PaPE; 64 x 64 tokens are 1,985. Held by tests/test_pape_numerics.py. Coordinates that are not
+# exact in bfloat16 lose the product of two low halves.
+SAFE_RADIUS_16_BIT = 4096.0
+SAFE_RADIUS_BFLOAT16_INEXACT = 400.0
+SAFE_RADIUS_FLOAT32 = 16384.0
+SAFE_RADIUS_FLOAT64 = 1e12
+
+# Key columns are moved to about this size by powers of two, so that neither they nor those of q overflow in fp16.
+_FP16_KEY_SIZE = 2048.0
+
+
+def pairs(axes: int) -> list[tuple[int, int]]:
+    """Axis pairs (a, b) with a <= b, in the order of the quadratic columns."""
+    return [(a, b) for a in range(axes) for b in range(a, axes)]
+
+
+def safe_radius(pieces: torch.dtype, exact: bool) -> float:
+    """Largest sum over axes of squared half extents (units squared) that is folded.
+
+    Args:
+        pieces: See `piece_dtype`.
+        exact: Whether centred coordinates are exact in 16 bit.
+    """
+    if pieces == torch.float64:
+        return SAFE_RADIUS_FLOAT64
+    if pieces == torch.float32:
+        return SAFE_RADIUS_FLOAT32
+    return SAFE_RADIUS_16_BIT if exact or pieces == torch.float16 else SAFE_RADIUS_BFLOAT16_INEXACT
+
+
+def piece_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype whose numbers a kernel multiplies exactly: its own, but bfloat16 for float32 matrices run as TF32."""
+    if dtype == torch.float32 and _tf32(device):
+        return torch.bfloat16
+    return dtype
+
+
+def _tf32(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+
+
+@dataclass(frozen=True)
+class QuadraticFrame(Frame):
+    """What follows from the coordinates alone.
+
+    Attributes:
+        values: (B or 1, N, p) centred coordinates in float32 or float64.
+        products: (B or 1, N, c) products r_a r_b, in the same dtype.
+        positioned: (B or 1, N, 1) 1 for tokens with a position, else 0; `None` when all have one.
+        key_columns: (B or 1, 1, N, width) columns of k at their final width, in the dtype of the kernel (fold only).
+        powers: Power of two taken from each column of q and given to that of k (fold only).
+        exact: Centred coordinates are exact in the dtype of the pieces.
+        pieces: Dtype of the halves of a column (`piece_dtype`).
+    """
+
+    values: Tensor
+    products: Tensor
+    positioned: Tensor | None
+    key_columns: Tensor | None
+    powers: tuple[int, ...]
+    exact: bool
+    pieces: torch.dtype
+
+    @property
+    def split(self) -> bool:
+        """Whether columns are emitted as high and low halves."""
+        return self.pieces not in (torch.float32, torch.float64)
+
+    @property
+    def reduction(self) -> torch.dtype:
+        """Dtype of the sum over parabolas: float64 where columns are not split, since M meets r^2 up to 10^4."""
+        if self.split or self.kind == "score" or self.values.device.type == "mps":
+            return self.values.dtype
+        return torch.float64
+
+
+def make_frame(coords: Coordinates, dtype: torch.dtype) -> QuadraticFrame:
+    """Makes the frame of a quadratic bias, and decides by the extent between folding and exact differences."""
+    algebra = algebra_dtype(coords.values.dtype, dtype)
+    values = coords.centred(algebra)
+    positioned = None if coords.positioned is None else coords.positioned.unsqueeze(-1).to(algebra)
+    if coords.packed:
+        values = values.unsqueeze(0)
+        positioned = None if positioned is None else positioned.unsqueeze(0)
+    products = torch.stack([values[..., a] * values[..., b] for a, b in pairs(coords.axes)], dim=-1)
+    pieces = piece_dtype(dtype, values.device)
+    extents = coords.extents()
+    frame = QuadraticFrame("score", values, products, positioned, None, (), coords.integral, pieces)
+    if not sum(extent**2 for extent in extents) <= safe_radius(pieces, coords.integral):
+        return frame
+    powers = _powers(extents, positioned is not None, pieces)
+    columns = _scale([products, values] + ([] if positioned is None else [positioned]), powers, 1)
+    keys = _split_keys(columns, frame) if frame.split else columns
+    return replace(frame, kind="fold", key_columns=_pad(keys).unsqueeze(1).to(dtype), powers=powers)
+
+
+def _powers(extents: tuple[float, ...], row_constant: bool, dtype: torch.dtype) -> tuple[int, ...]:
+    sizes = [extents[a] * extents[b] for a, b in pairs(len(extents))] + list(extents) + [1.0] * row_constant
+    if dtype != torch.float16:
+        return (0,) * len(sizes)
+    return tuple(math.floor(math.log2(_FP16_KEY_SIZE / max(size, 1.0))) for size in sizes)
+
+
+def _scale(columns: list[Tensor], powers: tuple[int, ...], sign: int) -> Tensor:
+    parts, start = [], 0
+    for column in columns:
+        width = column.shape[-1]
+        factors = [2.0 ** (sign * power) for power in powers[start : start + width]]
+        parts.append(
+            column
+            if set(factors) == {1.0}
+            else torch.cat([column[..., i : i + 1] * factor for i, factor in enumerate(factors)], dim=-1)
+        )
+        start += width
+    return torch.cat(parts, dim=-1)
+
+
+def _halves(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    high = x.to(dtype)
+    # The low half carries no gradient of its own: that of the high half is already the whole derivative.
+    low = (x.detach() - high.detach().to(x.dtype)).to(dtype)
+    return high, low
+
+
+def _inexact(frame: QuadraticFrame) -> int:
+    """How many leading columns of k need a low half: products always, coordinates when not exact in 16 bit."""
+    return frame.products.shape[-1] + (0 if frame.exact else frame.values.shape[-1])
+
+
+def _split_keys(columns: Tensor, frame: QuadraticFrame) -> Tensor:
+    high, low = _halves(columns, frame.pieces)
+    parts = [high, high, low[..., : _inexact(frame)]]
+    if frame.positioned is not None:
+        parts.append(high[..., -1:])
+    return torch.cat(parts, dim=-1)
+
+
+def _split_queries(columns: Tensor, frame: QuadraticFrame) -> Tensor:
+    high, low = _halves(columns, frame.pieces)
+    parts = [high, low, high[..., : _inexact(frame)]]
+    if frame.positioned is not None:  # The row constant is the largest of all columns: a third piece of it.
+        rest = columns[..., -1:].detach() - high[..., -1:].detach().to(columns.dtype)
+        parts.append((rest - low[..., -1:].to(columns.dtype)).to(frame.pieces))
+    return torch.cat(parts, dim=-1)
+
+
+def _pad(columns: Tensor) -> Tensor:
+    """Pads to a multiple of 8 columns, which is what fused kernels take."""
+    return F.pad(columns, (0, -columns.shape[-1] % 8))
+
+
+def fold_keys(k: Tensor, frame: QuadraticFrame) -> Tensor:
+    """Appends the key columns to k (B, H, N, D)."""
+    assert frame.key_columns is not None
+    columns = frame.key_columns.to(k.dtype)
+    return torch.cat([k, columns.expand(k.shape[0], k.shape[1], -1, -1)], dim=-1)
+
+
+def fold_queries(q: Tensor, m: Tensor, t: Tensor | None, frame: QuadraticFrame) -> Tensor:
+    """Appends the query columns to q (B, H, N, D).
+
+    Args:
+        q: Queries.
+        m: (B, H, N, c) entries M_ab of the quadratic form, a <= b, in the dtype of the algebra.
+        t: (B, H, N, p) the linear term, or `None` for zero.
+        frame: From `make_frame`.
+    """
+    axes = frame.values.shape[-1]
+    order = pairs(axes)
+    doubled = torch.cat([m[..., i : i + 1] * (1 if a == b else 2) for i, (a, b) in enumerate(order)], dim=-1)
+    values = frame.values.unsqueeze(1)
+    slope = []
+    for axis in range(axes):
+        terms = [m[..., order.index((min(axis, b), max(axis, b)))] * values[..., b] for b in range(axes)]
+        column = 2 * sum(terms[1:], terms[0])
+        slope.append(column if t is None else column - t[..., axis])
+    columns = [-doubled, torch.stack(slope, dim=-1)]
+    if frame.positioned is not None:
+        constant = -(doubled * frame.products.unsqueeze(1)).sum(dim=-1, keepdim=True)
+        if t is not None:
+            constant = constant + (t * values).sum(dim=-1, keepdim=True)
+        columns.append(constant)
+    folded = _scale(columns, frame.powers, -1)
+    if frame.positioned is not None:
+        folded = folded * frame.positioned.unsqueeze(1)  # A query without a position sees every key alike.
+    folded = _split_queries(folded, frame) if frame.split else folded
+    return torch.cat([q, _pad(folded).to(q.dtype)], dim=-1)
+
+
+@dataclass(frozen=True)
+class QuadraticScore:
+    """The bias from exact differences, a block of rows at a time; right at any extent and for any order of tokens."""
+
+    m: Tensor  # (B, H, N, c)
+    t: Tensor | None  # (B, H, N, p)
+    frame: QuadraticFrame
+    scale: float
+
+    def bias(self, rows: slice) -> Tensor:
+        """See `zoo.encodings.base.Score`."""
+        values, positioned = self.frame.values, self.frame.positioned
+        difference = values[:, rows].unsqueeze(2) - values.unsqueeze(1)
+        order = pairs(values.shape[-1])
+        features = [-(1 if a == b else 2) * difference[..., a] * difference[..., b] for a, b in order]
+        coefficients = self.m[:, :, rows]
+        if self.t is not None:
+            features += list(difference.unbind(dim=-1))
+            coefficients = torch.cat([coefficients, self.t[:, :, rows]], dim=-1)
+        table = torch.stack(features, dim=-2)  # (B or 1, rows, c + p, N)
+        if positioned is not None:
+            known = positioned[:, rows, 0].unsqueeze(2) * positioned[..., 0].unsqueeze(1)
+            table = table * known.unsqueeze(2)
+        coefficients = self.scale * coefficients
+        if _tf32(table.device):  # A matrix product would round the differences to 10 bits.
+            terms = [coefficients[..., i : i + 1] * table[:, None, :, i] for i in range(table.shape[2])]
+            return sum(terms[1:], terms[0])
+        return torch.matmul(coefficients.transpose(1, 2), table).transpose(1, 2)

@@ -1,0 +1,239 @@
+"""Accuracy of an image classifier at several sizes, with the preprocessing of prediction."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from zoo.errors import ConfigError, DataError
+from zoo.progress import progress_bar
+
+__all__ = ["EvalResult", "align_labels", "evaluate", "evaluate_data"]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Pixels of one batch by default: 512 pictures of 112 px; larger pictures get smaller batches.
+_BATCH_PIXELS = {"cuda": 512 * 112**2, "cpu": 32 * 112**2}
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalResult:
+    """Result at one size.
+
+    Attributes:
+        size: Side of the square input in pixels, or (height, width).
+        top1: Percent of pictures whose label has the largest logit.
+        top5: Percent whose label is among the five largest.
+        images: Number of pictures.
+        images_per_s: Throughput of preprocessing and model, without decoding.
+    """
+
+    size: int | tuple[int, int]
+    top1: float
+    top5: float
+    images: int
+    images_per_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return {"size": self.size, "top1": self.top1, "top5": self.top5, "images_per_s": self.images_per_s}
+
+
+def align_labels(labels: np.ndarray, num_classes: int, names: Sequence[str] | None, model: nn.Module) -> np.ndarray:
+    """Labels in the order of the model's classes.
+
+    Args:
+        labels: int64 (N,), in the order of the data's classes.
+        num_classes: Number of classes of the data.
+        names: Their names, if known.
+        model: With `num_classes` and `config["labels"]`.
+
+    Returns:
+        int64 (N,). Classes are matched by name when both sides name the same ones, else they are taken in order.
+
+    Raises:
+        DataError: If the numbers of classes differ.
+    """
+    expected = int(model.num_classes)  # type: ignore[arg-type]
+    if num_classes != expected:
+        raise DataError(f"the data have {num_classes} classes, the model has {expected}")
+    config: Any = getattr(model, "config", None) or {}
+    known = config.get("labels")
+    if names and known and set(names) == set(known) and len(set(names)) == expected:
+        return np.array([known.index(name) for name in names], dtype=np.int64)[labels]
+    return labels
+
+
+@torch.inference_mode()
+def evaluate(
+    model: nn.Module,
+    pictures: Tensor | np.ndarray | Sequence[np.ndarray],
+    labels: Tensor | np.ndarray | Sequence[int],
+    sizes: Sequence[int | tuple[int, int]],
+    *,
+    batch_size: int | None = None,
+    device: str | torch.device | None = None,
+    dtype: str = "float32",
+    progress: Callable[[float, str], None] | None = None,
+) -> list[EvalResult]:
+    """Measures top-1 and top-5 accuracy at each size.
+
+    Args:
+        model: A classifier of this library; used in eval mode and left in the mode it was in.
+        pictures: uint8 (N, 3, H, W), or N arrays uint8 (3, H, W) that may differ in size.
+        labels: N class numbers in the order of the model's classes.
+        sizes: Sides in pixels, or (height, width).
+        batch_size: Pictures at a time; `None` = by size, and halved when the device's memory does not suffice.
+        device: Where to run; `None` = where the model is. The model is moved there.
+        dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
+        progress: Called with (pictures done over all sizes, text).
+
+    Raises:
+        ConfigError: For an unknown dtype, or no sizes.
+        DataError: If there are no pictures, or labels do not fit.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    if not sizes or (batch_size is not None and batch_size < 1):
+        raise ConfigError("give at least one size and a batch size of at least 1")
+    targets = torch.as_tensor(np.asarray(labels), dtype=torch.int64)
+    if len(pictures) == 0 or len(pictures) != len(targets):
+        raise DataError(f"{len(pictures)} pictures and {len(targets)} labels: expected as many, and at least one")
+    if int(targets.min()) < 0 or int(targets.max()) >= int(model.num_classes):  # type: ignore[arg-type]
+        raise DataError(f"labels go to {int(targets.max())}, the model has {model.num_classes} classes")
+    target_device = torch.device(device) if device is not None else next(model.parameters()).device
+    was_training = model.training
+    model.to(target_device).eval()
+    run = _Evaluation(model, pictures, targets, target_device, DTYPES[dtype], batch_size, progress)
+    try:
+        return [run.at_size(size) for size in sizes]
+    finally:
+        model.train(was_training)
+
+
+def evaluate_data(
+    model: nn.Module,
+    data: str | os.PathLike[str],
+    *,
+    split: str = "validation",
+    sizes: Sequence[int | tuple[int, int]] | None = None,
+    name: str | None = None,
+    batch_size: int | None = None,
+    limit: int | None = None,
+    dtype: str = "float32",
+    skip_bad: bool = False,
+    quiet: bool = True,
+    command: str | None = None,
+) -> dict[str, Any]:
+    """Evaluates on pictures from disk; see `evaluate`.
+
+    Args:
+        model: On the device to use.
+        data: Folder with `<split>.parquet` or `<split>/<class>/<pictures>`; decoded once and cached.
+        split: Which split.
+        sizes: `None` = the model's own size.
+        name: Of the model, for the report; `None` = from its configuration.
+        batch_size: See `evaluate`.
+        limit: Only the first pictures; `None` = all.
+        dtype: See `evaluate`.
+        skip_bad: Leave out damaged pictures instead of raising.
+        quiet: Show no progress bar.
+        command: For the report.
+
+    Returns:
+        `{"name", "dataset", "split", "images", "skipped", "data_sha256", "command", "device", "dtype", "results"}`;
+        each result has `size`, `top1` and `top5` in percent, and `images_per_s`.
+
+    Raises:
+        DataError: If the data cannot be used or have another number of classes than the model.
+    """
+    from modalities.image.data import pictures as open_pictures
+
+    packed = open_pictures(data, split, skip_bad=skip_bad, quiet=quiet)
+    labels = align_labels(packed.labels, packed.num_classes, packed.class_names, model)
+    count = min(limit or len(packed), len(packed))
+    chosen = packed.stacked()[:count] if packed.uniform else [packed[i] for i in range(count)]
+    sizes = sizes or [tuple(model.data_config.input_size[1:])]  # type: ignore[union-attr, index]
+    device = next(model.parameters()).device
+    with progress_bar("evaluating", count * len(sizes), quiet) as update:
+        results = evaluate(model, chosen, labels[:count], sizes, batch_size=batch_size, dtype=dtype, progress=update)
+    config: Any = getattr(model, "config", None) or {}
+    return {
+        "name": name or config.get("name"),
+        "dataset": packed.meta["name"],
+        "split": split,
+        "images": count,
+        "skipped": len(packed.meta["skipped"]),
+        "data_sha256": packed.meta["source_sha256"],
+        "command": command,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "dtype": dtype,
+        "results": [result.to_dict() for result in results],
+    }
+
+
+class _Evaluation:
+    """Pictures, labels and model of one call of `evaluate`."""
+
+    def __init__(
+        self,
+        model: Any,
+        pictures: Any,
+        targets: Tensor,
+        device: torch.device,
+        dtype: torch.dtype,
+        batch_size: int | None,
+        progress: Callable[[float, str], None] | None,
+    ) -> None:
+        self.model, self.pictures, self.targets = model, pictures, targets
+        self.device, self.dtype, self.batch_size = device, dtype, batch_size
+        self.progress, self.seen = progress, 0
+
+    def at_size(self, size: int | tuple[int, int]) -> EvalResult:
+        side = (size, size) if isinstance(size, int) else (size[0], size[1])
+        pixels = _BATCH_PIXELS["cuda" if self.device.type == "cuda" else "cpu"]
+        batch = self.batch_size or max(1, min(512, pixels // (side[0] * side[1])))
+        count, done, hits1, hits5, seconds = len(self.targets), 0, 0, 0, 0.0
+        best, warm = min(5, int(self.model.num_classes)), False
+        while done < count:
+            end = min(done + batch, count)
+            try:
+                if not warm:  # the first forward at a size also chooses kernels: not timed
+                    self.logits(done, end, side).cpu()
+                    warm = True
+                start = time.perf_counter()
+                top = self.logits(done, end, side).topk(best).indices
+            except torch.cuda.OutOfMemoryError:
+                if self.batch_size is not None or batch == 1:
+                    raise
+                torch.cuda.empty_cache()
+                batch //= 2
+                continue
+            hit = (top.cpu() == self.targets[done:end, None]).sum(dim=0)  # the copy waits for the device
+            seconds += time.perf_counter() - start
+            hits1, hits5 = hits1 + int(hit[0]), hits5 + int(hit.sum())
+            self.seen, done = self.seen + end - done, end
+            if self.progress:
+                self.progress(self.seen, f"{side[1]} px")
+        shown = size if isinstance(size, int) else (side[0] if side[0] == side[1] else side)
+        return EvalResult(shown, 100 * hits1 / count, 100 * hits5 / count, count, count / seconds)
+
+    def logits(self, start: int, end: int, side: tuple[int, int]) -> Tensor:
+        if isinstance(self.pictures, (Tensor, np.ndarray)):
+            inputs = self.prepare(self.pictures[start:end], side)
+        else:
+            inputs = torch.cat([self.prepare(self.pictures[i][None], side) for i in range(start, end)])
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            return self.model(inputs).float()
+
+    def prepare(self, pictures: Any, side: tuple[int, int]) -> Tensor:
+        from modalities.image.transforms import preprocess_batch
+
+        batch = pictures if isinstance(pictures, Tensor) else torch.from_numpy(np.array(pictures))
+        return preprocess_batch(batch.to(self.device), self.model.data_config, side)

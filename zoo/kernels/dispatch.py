@@ -1,0 +1,227 @@
+"""`attend`: softmax attention with masks, additive scores and packed samples, by an eager oracle or torch's SDPA.
+
+Legend: B batch, H heads, N tokens (Nq, Nk when they differ), Dqk width of q and k, Dv width of v.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from zoo.encodings.base import Score, algebra_dtype
+from zoo.errors import ConfigError, DataError
+from zoo.kernels.select import record, select
+
+__all__ = ["attend", "attention_weights"]
+
+# Largest bias made at once for a block of query rows, in elements (64 MiB of float32).
+_BLOCK_ELEMENTS = 2**24
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    mask: Tensor | None = None,
+    score: Score | None = None,
+    causal: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
+    """Attention softmax(scale q k^T + score) v.
+
+    Rows that see no key give zeros and finite gradients. Keys that no query may see never leak, even if they hold NaN.
+
+    Args:
+        q: (B, H, Nq, Dqk).
+        k: (B, H, Nk, Dqk).
+        v: (B, H, Nk, Dv); Dv may be smaller than Dqk.
+        scale: Softmax scale: that of the content width, never of a widened Dqk.
+        mask: Bool, True where a key is visible: (B, Nk) for padding, or (B or 1, H or 1, Nq, Nk).
+        score: Additive position term, evaluated for blocks of query rows in float32, so that no N x N tensor of it is
+            kept.
+        causal: Query i sees keys 0..i; needs Nq = Nk.
+        cu_seqlens: Offsets (S + 1,) of samples packed along N, with B = 1: each attends to itself alone.
+
+    Returns:
+        (B, H, Nq, Dv) in the dtype of v.
+
+    Raises:
+        DataError: If shapes do not fit.
+        ConfigError: If a forced backend does not exist.
+    """
+    if q.shape[-1] != k.shape[-1] or k.shape[:3] != v.shape[:3]:
+        raise DataError(f"attention shapes do not fit: q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}")
+    if causal and q.shape[2] != k.shape[2]:
+        raise DataError("causal attention needs as many queries as keys")
+    if cu_seqlens is not None:
+        return _packed(q, k, v, scale, mask, score, causal, cu_seqlens)
+    choice = select(scored=score is not None)
+    if not torch.compiler.is_compiling():
+        record(choice)
+    k, v, visible = _hide(k, v, mask)
+    with torch.autocast(q.device.type, enabled=False):
+        if choice.backend == "eager":
+            weights = _weights(q, k, scale, visible, score, causal, slice(0, q.shape[2]))
+            return (weights @ v.to(weights.dtype)).to(v.dtype)
+        if score is None:
+            return _sdpa(q, k, v, scale, visible, causal)
+        return _scored(q, k, v, scale, visible, score, causal)
+
+
+def attention_weights(
+    q: Tensor,
+    k: Tensor,
+    *,
+    scale: float,
+    mask: Tensor | None = None,
+    score: Score | None = None,
+    causal: bool = False,
+) -> Tensor:
+    """The attention matrix itself, (B, H, Nq, Nk) in float32 or wider, under the same rules as `attend`."""
+    k, _, visible = _hide(k, k, mask)
+    with torch.autocast(q.device.type, enabled=False):
+        return _weights(q, k, scale, visible, score, causal, slice(0, q.shape[2]))
+
+
+def _hide(k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Zero-fills keys that nobody sees and brings the mask to four dimensions."""
+    if mask is None:
+        return k, v, None
+    if mask.dtype != torch.bool or mask.dim() not in (2, 4) or mask.shape[-1] != k.shape[2]:
+        raise DataError(
+            f"mask must be bool with True = visible, (B, {k.shape[2]}) or (B, H, Nq, {k.shape[2]}); "
+            f"got {mask.dtype} {tuple(mask.shape)}"
+        )
+    visible = mask[:, None, None, :] if mask.dim() == 2 else mask
+    unseen = ~visible.any(dim=2, keepdim=True).any(dim=1, keepdim=True).transpose(2, 3)
+    return k.masked_fill(unseen, 0.0), v.masked_fill(unseen, 0.0), visible
+
+
+def _causal_mask(queries: int, rows: slice, keys: int, device: torch.device) -> Tensor:
+    index = torch.arange(rows.start, min(rows.stop, queries), device=device)
+    return index[:, None] >= torch.arange(keys, device=device)
+
+
+def _combine(
+    visible: Tensor | None, causal: bool, queries: int, keys: int, rows: slice, device: torch.device
+) -> Tensor | None:
+    """The mask of a block of query rows, (B or 1, H or 1, rows or 1, Nk), or `None`."""
+    if visible is not None and visible.shape[2] > 1:
+        visible = visible[:, :, rows]
+    if causal:
+        triangle = _causal_mask(queries, rows, keys, device)
+        visible = triangle[None, None] if visible is None else visible & triangle
+    return visible
+
+
+def _weights(
+    q: Tensor, k: Tensor, scale: float, visible: Tensor | None, score: Score | None, causal: bool, rows: slice
+) -> Tensor:
+    dtype = algebra_dtype(q.dtype, k.dtype)
+    logits = scale * (q[:, :, rows].to(dtype) @ k.to(dtype).transpose(-1, -2))
+    if score is not None:
+        logits = logits + score.bias(rows)
+    seen = _combine(visible, causal, q.shape[2], k.shape[2], rows, q.device)
+    if seen is None:
+        return logits.softmax(dim=-1)
+    nothing = ~seen.any(dim=-1, keepdim=True)
+    weights = logits.masked_fill(~(seen | nothing), float("-inf")).softmax(dim=-1)
+    return weights.masked_fill(nothing, 0.0)
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Tensor | None, causal: bool) -> Tensor:
+    width = v.shape[-1]
+    if q.device.type != "cuda" and q.shape[-1] != width:
+        # Off CUDA only equal widths reach the fused kernel; zero columns of v cost less than an N x N matrix.
+        v = F.pad(v, (0, q.shape[-1] - width))
+    if visible is None:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+        return out[..., :width]
+    seen = _combine(visible, causal, q.shape[2], k.shape[2], slice(0, q.shape[2]), q.device)
+    assert seen is not None
+    return _masked_sdpa(q, k, v, scale, seen)[..., :width]
+
+
+def _masked_sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Tensor) -> Tensor:
+    """SDPA under a bool mask; rows that see nothing are let see everything and zeroed, for finite gradients."""
+    nothing = ~seen.any(dim=-1, keepdim=True)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen | nothing, scale=scale)
+    return out.masked_fill(nothing, 0.0)
+
+
+def _scored(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Tensor | None, score: Score, causal: bool
+) -> Tensor:
+    """Blocks of query rows with their bias, in float32 or wider: a 16-bit bias would be off by its own rounding."""
+    dtype = algebra_dtype(q.dtype, k.dtype)
+    queries, keys = q.shape[2], k.shape[2]
+    wide_q, wide_k, wide_v = q.to(dtype), k.to(dtype), v.to(dtype)
+
+    def block(q_rows: Tensor, start: int, stop: int) -> Tensor:
+        rows = slice(start, stop)
+        bias = score.bias(rows).to(dtype)
+        seen = _combine(visible, causal, queries, keys, rows, q.device)
+        if seen is None:
+            return F.scaled_dot_product_attention(q_rows, wide_k, wide_v, attn_mask=bias, scale=scale)
+        nothing = ~seen.any(dim=-1, keepdim=True)
+        bias = bias.masked_fill(~(seen | nothing), float("-inf"))
+        out = F.scaled_dot_product_attention(q_rows, wide_k, wide_v, attn_mask=bias, scale=scale)
+        return out.masked_fill(nothing, 0.0)
+
+    step = max(1, _BLOCK_ELEMENTS // max(1, q.shape[0] * q.shape[1] * keys))
+    if step >= queries:
+        return block(wide_q, 0, queries).to(v.dtype)
+    parts = []
+    for start in range(0, queries, step):
+        stop = min(start + step, queries)
+        if torch.is_grad_enabled():  # Recompute the bias of a block in backward instead of keeping all of it.
+            parts.append(checkpoint(block, wide_q[:, :, start:stop], start, stop, use_reentrant=False))
+        else:
+            parts.append(block(wide_q[:, :, start:stop], start, stop))
+    return torch.cat(parts, dim=2).to(v.dtype)
+
+
+class _Window:
+    """The score of one packed sample."""
+
+    def __init__(self, score: Score, start: int, stop: int) -> None:
+        self.score, self.start, self.stop = score, start, stop
+
+    def bias(self, rows: slice) -> Tensor:
+        shifted = slice(self.start + rows.start, min(self.start + rows.stop, self.stop))
+        return self.score.bias(shifted)[..., self.start : self.stop]
+
+
+def _packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    mask: Tensor | None,
+    score: Score | None,
+    causal: bool,
+    cu_seqlens: Tensor,
+) -> Tensor:
+    """One call per sample: no padding, and nothing of one sample reaches another."""
+    if mask is not None:
+        raise ConfigError("a packed batch takes no mask: leave the hidden tokens out")
+    offsets = cu_seqlens.tolist()
+    if q.shape[0] != 1 or not offsets or offsets[0] != 0 or offsets[-1] != q.shape[2] or sorted(offsets) != offsets:
+        raise DataError(f"cu_seqlens must rise from 0 to the number of tokens {q.shape[2]} with batch size 1")
+    parts = [
+        attend(
+            q[:, :, a:b],
+            k[:, :, a:b],
+            v[:, :, a:b],
+            scale=scale,
+            causal=causal,
+            score=None if score is None else _Window(score, a, b),
+        )
+        for a, b in zip(offsets, offsets[1:], strict=False)
+        if b > a
+    ]
+    return torch.cat(parts, dim=2) if parts else v

@@ -1,0 +1,96 @@
+"""Which attention kernel runs: chosen by shape and device, forced by `use` or `ZOO_KERNEL`, reported by `trace`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from zoo.errors import ConfigError
+
+__all__ = ["BACKENDS", "Choice", "default_backend", "select", "trace", "use"]
+
+# `eager` is the oracle (any dtype, materialises N x N); `sdpa` is torch's fused attention.
+BACKENDS = ("eager", "sdpa")
+
+_forced: str | None = None
+_traces: list[list[Choice]] = []
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One attention call: the backend that ran it, how, and why.
+
+    Attributes:
+        backend: A name of `BACKENDS`.
+        method: `"plain"` for one fused call, `"rows"` for blocks of query rows with an additive score in float32.
+        reason: Why this backend.
+    """
+
+    backend: str
+    method: str
+    reason: str
+
+
+def _check(name: str) -> str:
+    if name not in BACKENDS:
+        raise ConfigError(f"unknown attention kernel {name!r}: this version has {', '.join(BACKENDS)}")
+    return name
+
+
+@contextlib.contextmanager
+def use(name: str) -> Iterator[None]:
+    """Forces the attention kernel of the process while the context is open.
+
+    Args:
+        name: A name of `BACKENDS`. The environment variable `ZOO_KERNEL` does the same for a whole run.
+
+    Raises:
+        ConfigError: If there is no such kernel.
+    """
+    global _forced
+    before, _forced = _forced, _check(name)
+    try:
+        yield
+    finally:
+        _forced = before
+
+
+@contextlib.contextmanager
+def trace() -> Iterator[list[Choice]]:
+    """Collects a `Choice` for every attention call made inside (not inside compiled code)."""
+    choices: list[Choice] = []
+    _traces.append(choices)
+    try:
+        yield choices
+    finally:
+        _traces.remove(choices)
+
+
+def default_backend(device: torch.device | str | None = None) -> str:
+    """The backend that `attend` uses unless a call forces another one."""
+    return select().backend
+
+
+def select(*, scored: bool = False) -> Choice:
+    """Chooses the backend.
+
+    Args:
+        scored: Whether the logits get an additive score.
+    """
+    method = "rows" if scored else "plain"
+    if _forced is not None:
+        return Choice(_forced, method, "forced by zoo.kernels.use")
+    named = os.environ.get("ZOO_KERNEL")
+    if named:
+        return Choice(_check(named), method, "forced by ZOO_KERNEL")
+    return Choice("sdpa", method, "default")
+
+
+def record(choice: Choice) -> None:
+    """Adds a choice to the open traces."""
+    for choices in _traces:
+        choices.append(choice)

@@ -1,0 +1,196 @@
+"""What predictions look like to users: one object per picture, with ways to print, plot, save and tabulate it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo.errors import DataError, ZooError, require
+
+if TYPE_CHECKING:
+    import pandas
+    import PIL.Image
+
+    from modalities.image.read import Image
+
+__all__ = ["ClassificationResults", "Failure", "free_path", "one_line"]
+
+_LONGEST = 1024  # of an annotated picture, in pixels
+_NARROWEST = 320
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """A source that could not be read.
+
+    Attributes:
+        name: The source, as the user wrote it.
+        error: Why; its message names the source too.
+    """
+
+    name: str
+    error: ZooError
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationResults:
+    """The best classes of one picture, best first.
+
+    Attributes:
+        name: The source, as it was given.
+        path: The file, if it came from one.
+        indices: Class indices.
+        labels: Class names; the index as text where the model has no names.
+        scores: Softmax probabilities over all classes, in 0..1.
+        size: (height, width) of the picture in pixels.
+        truncated: True when only a part of the file could be decoded.
+    """
+
+    name: str
+    path: Path | None
+    indices: tuple[int, ...]
+    labels: tuple[str, ...]
+    scores: tuple[float, ...]
+    size: tuple[int, int]
+    truncated: bool = False
+    # Reads the picture again when it is wanted: results of a folder must not hold all its pixels.
+    _picture: Callable[[], Image] | None = field(default=None, repr=False)
+
+    @property
+    def label(self) -> str:
+        """The best class."""
+        return self.labels[0]
+
+    @property
+    def score(self) -> float:
+        """The probability of the best class."""
+        return self.scores[0]
+
+    def __str__(self) -> str:
+        height, width = self.size
+        partly = ", truncated" if self.truncated else ""
+        labels = [one_line(label) for label in self.labels]
+        column = max(map(len, labels))
+        lines = [f"{one_line(self.name)} ({width} x {height}{partly})"]
+        for label, score in zip(labels, self.scores, strict=True):
+            lines.append(f"  {100 * score:5.1f} %  {label:<{column}}  {'█' * round(20 * score)}".rstrip())
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain values: source, path, width, height, truncated and the list of predictions."""
+        return {
+            "source": self.name,
+            "path": None if self.path is None else str(self.path),
+            "width": self.size[1],
+            "height": self.size[0],
+            "truncated": self.truncated,
+            "predictions": [
+                {"index": index, "label": label, "score": score}
+                for index, label, score in zip(self.indices, self.labels, self.scores, strict=True)
+            ],
+        }
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Returns `to_dict` as JSON text."""
+        # Names of files need not be valid text on Unix: escapes are valid JSON whatever they hold.
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Returns a table with one row per class: source, rank (from 1), index, label, score.
+
+        Raises:
+            MissingDependencyError: If pandas is not installed.
+        """
+        return require("pandas", "viz").DataFrame(self.rows(), columns=["source", "rank", "index", "label", "score"])
+
+    def rows(self) -> list[tuple[str, int, int, str, float]]:
+        """Returns (source, rank, index, label, score) for each class, the rows of `to_pandas` and of `--csv`."""
+        ranked = zip(self.indices, self.labels, self.scores, strict=True)
+        return [(self.name, rank, *values) for rank, values in enumerate(ranked, start=1)]
+
+    def plot(self) -> PIL.Image.Image:
+        """Returns the picture (at most 1,024 pixels a side) with labels and scores below it.
+
+        Raises:
+            DataError: If the picture is no longer there.
+        """
+        if self._picture is None:
+            raise DataError(f"{self.name}: these results hold no picture to draw on")
+        return _annotate(self._picture().to_pil(), self.labels, self.scores)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes `plot()` to a file, by its suffix (.png, .jpg, .webp), and returns the path; folders are made.
+
+        Raises:
+            DataError: If it cannot be written.
+        """
+        import PIL.Image
+
+        path = Path(path).expanduser()
+        form = PIL.Image.registered_extensions().get(path.suffix.lower())
+        if form not in PIL.Image.SAVE:
+            raise DataError(f"{path}: no picture format for the suffix {path.suffix!r}; use .png, .jpg or .webp")
+        buffer = io.BytesIO()
+        self.plot().save(buffer, form)  # Encoded first, so that a failure leaves no half-written file.
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(buffer.getvalue())
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+        return path
+
+
+def one_line(text: str) -> str:
+    """Returns text fit for a line of a terminal: names of files and classes may hold line ends or escape codes."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+
+
+def free_path(folder: Path, name: str, suffix: str = ".png") -> Path:
+    """Returns a path in `folder` where nothing is yet, named after a source: `cat.png`, `cat-2.png`, ..."""
+    stem = name.split("?")[0].rstrip("/").rpartition("/")[2] if "://" in name else Path(name).name
+    stem = Path(stem).stem
+    stem = (
+        "".join(letter if letter.isalnum() or letter in "-_. " else "_" for letter in stem).strip(". ")[:100]
+        or "picture"
+    )
+    path, number = folder / f"{stem}{suffix}", 2
+    while path.exists() or path.is_symlink():
+        path, number = folder / f"{stem}-{number}{suffix}", number + 1
+    return path
+
+
+def _annotate(picture: PIL.Image.Image, labels: tuple[str, ...], scores: tuple[float, ...]) -> PIL.Image.Image:
+    """Puts a panel with one line and bar per class below a picture."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    longest = max(picture.size)
+    if longest > _LONGEST or longest < _NARROWEST:
+        scale = (_LONGEST if longest > _LONGEST else _NARROWEST) / longest
+        picture = picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
+    width = max(picture.width, _NARROWEST)
+    text_size = max(12, width // 32)
+    font = ImageFont.load_default(text_size)
+    line, margin = math.ceil(1.6 * text_size), text_size
+    panel = line * len(labels) + margin
+    sheet = Image.new("RGB", (width, picture.height + panel), "white")
+    sheet.paste(picture, ((width - picture.width) // 2, 0))
+    draw = ImageDraw.Draw(sheet)
+    for row, (label, score) in enumerate(zip(map(one_line, labels), scores, strict=True)):
+        top = picture.height + margin // 2 + row * line
+        bar = round((width - 2 * margin) * score)
+        draw.rectangle(
+            (margin, top, margin + bar, top + line - 3), fill=(176, 208, 255) if row == 0 else (222, 230, 240)
+        )
+        middle = top + (line - 3) // 2
+        text = f"{100 * score:.1f} %"
+        room = width - 3 * margin - draw.textlength(text, font) - margin
+        while len(label) > 1 and draw.textlength(label, font) > room:
+            label = label[:-2].rstrip() + "…"
+        draw.text((margin + 4, middle), label, fill="black", font=font, anchor="lm")
+        draw.text((width - margin - 4, middle), text, fill="black", font=font, anchor="rm")
+    return sheet

@@ -1,0 +1,208 @@
+"""Recipes: what a training run does, as a flat YAML file with strict keys.
+
+A recipe holds the keys of `Recipe` and, flat beside them, those of its task (for images
+`modalities.image.augment.ImageOptions`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zoo.errors import ConfigError
+from zoo.training.settings import field_names, parse, unknown_key
+
+__all__ = ["TASKS", "Recipe", "built_in_recipes", "load_recipe", "parse_overrides", "recipe_from_dict"]
+
+# Task -> "module:class" that supplies data, augmentation, loss and metric; imported when a recipe uses it.
+TASKS = {"image-classification": "modalities.image.task:ImageClassification"}
+
+# Keys that may differ between a run and its continuation, since they do not change what is computed.
+FREE_KEYS = frozenset(
+    {"data", "output", "max_minutes", "checkpoint_every", "checkpoint_seconds", "device", "weights_dtype"}
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """The keys common to all tasks.
+
+    Attributes:
+        model: Name for `zoo.load`.
+        data: Folder with the data, or a packed data set.
+        output: Folder of the run.
+        task: A key of `TASKS`.
+        pretrained: Start from the model's weights (fine-tuning) and not from random ones.
+        model_options: Keyword arguments for `zoo.load`, such as sizes or encoding options.
+        epochs: Passes over the training data.
+        batch_size: Samples of one optimiser step, over all processes.
+        lr: Peak learning rate.
+        final_lr: Learning rate at the end of the cosine.
+        betas: Of AdamW.
+        weight_decay: Of AdamW; not applied to biases, norms and what the model's `no_weight_decay()` names.
+        layer_decay: Learning-rate factor from one layer to the one below, or `None`.
+        warmup: Share of all steps that warm up linearly.
+        clip: Bound on the gradient's norm; 0 for none.
+        drop_path: Stochastic-depth rate.
+        ema: Decay of the moving average of the weights (with warm-up); 0 for none.
+        precision: `"bf16"` (mixed) or `"float32"`.
+        compile: Use `torch.compile`, after its first step has been checked against the eager one.
+        seed: Of weights, data order, augmentation and stochastic depth.
+        device: `"auto"`, `"cpu"` or `"cuda"`.
+        log_every: Steps between metric lines; `None` = once an epoch, at most 50 steps.
+        eval_every: Epochs between evaluations on the dev split; 0 for none.
+        checkpoint_every: Epochs between checkpoints; 0 for none.
+        checkpoint_seconds: Seconds between checkpoints; 0 for none.
+        max_minutes: Save a checkpoint and stop after this time; `None` for no limit.
+        weights_dtype: Of the exported file, `"float32"` or `"float16"`.
+        options: The task's own keys.
+    """
+
+    model: str
+    data: str | None = None
+    output: str | None = None
+    task: str = "image-classification"
+    pretrained: bool = False
+    model_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    epochs: int = 100
+    batch_size: int = 512
+    lr: float = 1e-3
+    final_lr: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.05
+    layer_decay: float | None = None
+    warmup: float = 0.05
+    clip: float = 1.0
+    drop_path: float = 0.1
+    ema: float = 0.0
+    precision: str = "bf16"
+    compile: bool = False
+    seed: int = 0
+    device: str = "auto"
+    log_every: int | None = None
+    eval_every: int = 0
+    checkpoint_every: int = 0
+    checkpoint_seconds: float = 60.0
+    max_minutes: float | None = None
+    weights_dtype: str = "float32"
+    options: Any = dataclasses.field(default=None, metadata={"internal": True})
+
+    def __post_init__(self) -> None:
+        _check("epochs", self.epochs, self.epochs >= 1, "at least 1")
+        _check("batch_size", self.batch_size, self.batch_size >= 1, "at least 1")
+        _check("lr", self.lr, 0 < self.lr < math.inf, "above 0")
+        _check("final_lr", self.final_lr, 0 <= self.final_lr <= self.lr, "between 0 and lr")
+        _check("betas", self.betas, all(0 <= b < 1 for b in self.betas), "in [0, 1)")
+        _check("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "0 or more")
+        if self.layer_decay is not None:
+            _check("layer_decay", self.layer_decay, 0 < self.layer_decay <= 1, "in (0, 1] or null")
+        _check("warmup", self.warmup, 0 <= self.warmup < 1, "in [0, 1)")
+        _check("clip", self.clip, self.clip >= 0, "0 or more")
+        _check("drop_path", self.drop_path, 0 <= self.drop_path < 1, "in [0, 1)")
+        _check("ema", self.ema, 0 <= self.ema < 1, "in [0, 1)")
+        _check("precision", self.precision, self.precision in ("bf16", "float32"), "bf16 or float32")
+        _check("device", self.device, self.device in ("auto", "cpu", "cuda"), "auto, cpu or cuda")
+        if self.log_every is not None:
+            _check("log_every", self.log_every, self.log_every >= 1, "at least 1 or null")
+        for key in ("eval_every", "checkpoint_every", "checkpoint_seconds"):
+            _check(key, getattr(self, key), getattr(self, key) >= 0, "0 or more")
+        if self.max_minutes is not None:
+            _check("max_minutes", self.max_minutes, self.max_minutes > 0, "above 0 or null")
+        _check("weights_dtype", self.weights_dtype, self.weights_dtype in ("float32", "float16"), "float32 or float16")
+
+    def to_dict(self) -> dict[str, Any]:
+        """All keys, flat, as a YAML or JSON file holds them."""
+        values = {name: getattr(self, name) for name in field_names(Recipe)}
+        if self.options is not None:
+            values |= {name: getattr(self.options, name) for name in field_names(type(self.options))}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def _check(key: str, value: object, good: bool, expected: str) -> None:
+    if not good:
+        raise ConfigError(f"recipe: {key} must be {expected}, got {value!r}")
+
+
+def task_class(task: str) -> Any:
+    """The class of a task, imported from where `TASKS` says.
+
+    Raises:
+        ConfigError: If there is no such task.
+    """
+    if task not in TASKS:
+        raise ConfigError(f"recipe: task must be one of {', '.join(sorted(TASKS))}, got {task!r}")
+    module, name = TASKS[task].split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def recipe_from_dict(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
+    """A recipe from its flat keys.
+
+    Raises:
+        ConfigError: For unknown keys (naming the nearest), wrong types and values out of range.
+    """
+    options_class = task_class(values.get("task", "image-classification")).Options
+    core, own = field_names(Recipe), field_names(options_class)
+    for key in values:
+        if key not in core and key not in own:
+            raise unknown_key(key, core + own, where)
+    recipe = parse(Recipe, {k: v for k, v in values.items() if k in core}, where)
+    options = parse(options_class, {k: v for k, v in values.items() if k in own}, where)
+    return dataclasses.replace(recipe, options=options)
+
+
+def built_in_recipes() -> dict[str, Path]:
+    """Name -> file of the recipes that come with the modalities."""
+    import modalities
+
+    files = sorted(p for root in modalities.__path__ for p in Path(root).glob("*/recipes/*.yaml"))
+    return {p.stem: p for p in files}
+
+
+def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
+    """`["key=value", ...]` as a mapping; values are read as YAML.
+
+    Raises:
+        ConfigError: If there is no `=`, or the value is not YAML.
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set takes key=value, got {pair!r}")
+        try:
+            values[key.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {key.strip()}: {text!r} is not YAML: {error}") from error
+    return values
+
+
+def load_recipe(config: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Reads a recipe.
+
+    Args:
+        config: Path of a YAML file, or the name of a built-in recipe such as `"imagenette"`.
+        overrides: Keys that replace those of the file.
+
+    Raises:
+        ConfigError: If there is no such recipe, or it is not a good one.
+    """
+    path = Path(config)
+    if not path.is_file():
+        known = built_in_recipes()
+        if str(config) not in known:
+            raise ConfigError(f"no recipe {str(config)!r}: give a YAML file or one of {', '.join(sorted(known))}")
+        path = known[str(config)]
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: not a readable YAML file: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a recipe is a mapping of keys to values")
+    return recipe_from_dict({**values, **(overrides or {})}, where=str(path))

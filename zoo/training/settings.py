@@ -1,0 +1,79 @@
+"""Dataclasses from plain mappings (YAML), strictly: unknown keys and wrong types are errors that name the key."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from zoo.errors import ConfigError
+
+__all__ = ["field_names", "parse", "unknown_key"]
+
+T = TypeVar("T")
+
+
+def field_names(*classes: type) -> list[str]:
+    """Names of the fields of dataclasses that a mapping may set, in order."""
+    return [f.name for c in classes for f in dataclasses.fields(c) if f.init and not f.metadata.get("internal")]
+
+
+def unknown_key(key: object, known: list[str], where: str) -> ConfigError:
+    """The error for a key that is not known; names the nearest one."""
+    near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
+    return ConfigError(f"{where}: unknown key {key!r}; {hint}")
+
+
+def parse(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Builds dataclass `cls` from `values`, checking names and types.
+
+    Whole numbers are taken for floats, and so is text such as `1e-3`, which YAML 1.1 reads as a string.
+
+    Args:
+        cls: A dataclass whose field types are str, int, float, bool, dict, fixed tuples of those, or `| None`.
+        values: Keys and values.
+        where: What the values come from, for the error text.
+
+    Raises:
+        ConfigError: For an unknown key, a missing one, or a value of the wrong type.
+    """
+    known = field_names(cls)
+    hints = typing.get_type_hints(cls)
+    for key in values:
+        if key not in known:
+            raise unknown_key(key, known, where)
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and field.name not in values:
+            raise ConfigError(f"{where}: key {field.name!r} is missing")
+    return cls(**{key: _convert(value, hints[key], key, where) for key, value in values.items()})
+
+
+def _convert(value: Any, hint: Any, key: str, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        (inner,) = [a for a in arguments if a is not type(None)]
+        return _convert(value, inner, key, where)
+    if origin is tuple:
+        if isinstance(value, (list, tuple)) and len(value) == len(arguments):
+            return tuple(_convert(v, a, key, where) for v, a in zip(value, arguments, strict=True))
+        raise ConfigError(f"{where}: {key} must be a list of {len(arguments)} values, got {value!r}")
+    if origin is dict or hint is dict:
+        if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
+            return dict(value)
+        raise ConfigError(f"{where}: {key} must be a mapping, got {value!r}")
+    if hint is float and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    elif isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    expected = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}[hint]
+    raise ConfigError(f"{where}: {key} must be {expected}, got {value!r}")

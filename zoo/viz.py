@@ -1,0 +1,368 @@
+"""Figures of what a position encoding does: accuracy against input size, and the bias a query puts on the grid.
+
+Functions return matplotlib figures (`save` writes them). matplotlib is an optional dependency (`pape-zoo[viz]`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo.errors import ConfigError, DataError, UnknownModelError, require
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "Curve",
+    "bias",
+    "common_trained_size",
+    "curves",
+    "extrapolation",
+    "model_input",
+    "parse_query",
+    "position_bias",
+    "save",
+]
+
+# Okabe and Ito's colours, told apart with any colour vision; markers tell the curves apart in grey print as well.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_INK, _MUTED = "#222222", "#767676"
+_DISPLAY = {"pape": "PaPE", "pape-ri": "PaPE-RI", "rope": "RoPE", "alibi": "ALiBi", "none": "no position"}
+_STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": _MUTED,
+    "axes.labelcolor": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Top-1 accuracy of one model over input sizes.
+
+    Attributes:
+        name: Model name.
+        points: Size in pixels (side of a square) -> top-1 accuracy in percent.
+    """
+
+    name: str
+    points: dict[int, float]
+
+
+def curves(sources: Iterable[str | os.PathLike[str]]) -> list[Curve]:
+    """Reads curves from evaluation result files and from the records of registered models.
+
+    Args:
+        sources: Result files of `zoo eval --out FILE.json`, or model names whose record holds measurements; the
+            models that a record compares with are included.
+
+    Returns:
+        Curves in the order of the sources; a name that comes again adds its sizes to the first.
+
+    Raises:
+        DataError: If a file cannot be read or is not a result file, or a record holds no measurement.
+        UnknownModelError: If a source is neither a file nor a recorded name.
+    """
+    merged: dict[str, dict[int, float]] = {}
+    for source in sources:
+        path = Path(source)
+        if path.is_file() or path.suffix == ".json":
+            found: Iterator[tuple[str, Any, Any]] = _from_results(path)
+        else:
+            found = _from_record(str(source))
+        for name, size, top1 in found:
+            merged.setdefault(name, {})[_size(size, source)] = _percent(top1, source)
+    return [Curve(name, dict(sorted(points.items()))) for name, points in merged.items()]
+
+
+def _from_results(path: Path) -> Iterator[tuple[str, Any, Any]]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: not a readable JSON file ({error})") from error
+    rows = content.get("results") if isinstance(content, dict) else None
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path}: not a result file; expected what `zoo eval NAME --out FILE.json` writes")
+    for row in rows:
+        yield str(content.get("name", path.stem)), row.get("size"), row.get("top1")
+
+
+def _from_record(name: str) -> Iterator[tuple[str, Any, Any]]:
+    import yaml
+
+    import hub_cards
+
+    path = Path(hub_cards.__path__[0]) / name / "record.yaml"
+    if Path(name).name != name or not path.is_file():
+        raise UnknownModelError(f"{name!r} is neither a result file nor a model with a record")
+    record = yaml.safe_load(path.read_text(encoding="utf-8"))
+    measured = [row for row in record.get("evaluation") or [] if row.get("metric", "top1") == "top1"]
+    compared = record.get("comparison") or []
+    if not measured and not compared:
+        raise DataError(f"{name}: its record holds no measured top-1 accuracy")
+    for row in measured:
+        yield name, row.get("size"), row.get("value")
+    for other in compared:
+        for size, top1 in other["sizes"].items():
+            yield str(other["name"]), size, top1
+
+
+def _size(value: Any, source: object) -> int:
+    try:
+        size = int(value)
+    except (TypeError, ValueError):
+        size = 0
+    if size < 1:
+        raise DataError(f"{source}: a size must be a positive number of pixels, got {value!r}")
+    return size
+
+
+def _percent(value: Any, source: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
+        raise DataError(f"{source}: top-1 accuracy must be a number from 0 to 100, got {value!r}")
+    return float(value)
+
+
+def common_trained_size(models: Iterable[Curve]) -> int | None:
+    """The size in pixels that all these registered models were trained at, or `None` if that is not one size."""
+    from zoo import registry
+
+    sizes: set[int | None] = set()
+    for curve in models:
+        try:
+            sizes.update(registry.entry(curve.name).config["data"]["input_size"][1:])
+        except UnknownModelError:
+            sizes.add(None)
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def extrapolation(models: Sequence[Curve], *, trained_size: int | None = None, title: str | None = None) -> Figure:
+    """Draws top-1 accuracy against input size, one line per model.
+
+    Args:
+        models: What `curves` returned.
+        trained_size: Size in pixels to mark as the one trained at.
+        title: Heading; by default the name of the model where there is only one.
+
+    Raises:
+        DataError: If there is no curve.
+    """
+    if not models:
+        raise DataError("nothing to draw: no curve was given")
+    labels, shared = _short_labels([curve.name for curve in models])
+    with _style():
+        figure = _new_figure((6.4, 4.0))
+        axes = figure.subplots()
+        for index, (curve, label) in enumerate(zip(models, labels, strict=True)):
+            axes.plot(
+                list(curve.points),
+                list(curve.points.values()),
+                label=label,
+                color=_COLOURS[index % len(_COLOURS)],
+                marker=_MARKERS[index % len(_MARKERS)],
+                linestyle="-" if index < len(_COLOURS) else "--",
+                linewidth=2,
+                markersize=6,
+                markeredgecolor="white",
+                markeredgewidth=0.8,
+                clip_on=False,
+                zorder=3 + len(models) - index,  # The first model is the one to see.
+            )
+        ticks = sorted({size for curve in models for size in curve.points})
+        axes.set_xticks(ticks)
+        axes.set_xlabel("side of the square input (pixels)")
+        axes.set_ylabel("top-1 accuracy (%)")
+        low = min(top1 for curve in models for top1 in curve.points.values())
+        axes.set_ylim(max(0.0, 10 * math.floor(low / 10 - 0.5)), 100)
+        if trained_size is not None:
+            axes.axvline(trained_size, color=_MUTED, linewidth=1, linestyle=":", zorder=1)
+            axes.annotate(
+                f"trained at {trained_size} px",
+                (trained_size, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(4, -4),
+                textcoords="offset points",
+                va="top",
+                color=_MUTED,
+                fontsize=9,
+            )
+        if len(models) > 1:
+            figure.legend(loc="outside right upper", frameon=False, title=shared, alignment="left")
+        axes.set_title(title or (labels[0] if len(models) == 1 else ""), loc="left", color=_INK)
+    return figure
+
+
+def _short_labels(names: list[str]) -> tuple[list[str], str | None]:
+    """Splits off the end that all names share: pape-vit-t-imagenette, rope-vit-t-imagenette -> PaPE, RoPE."""
+    parts = [name.split("-") for name in names]
+    common = 0
+    while len(names) > 1 and all(len(p) > common + 1 and p[-1 - common] == parts[0][-1 - common] for p in parts):
+        common += 1
+    if not common:
+        return names, None
+    short = ["-".join(p[:-common]) for p in parts]
+    return [_DISPLAY.get(name, name) for name in short], "-".join(parts[0][-common:])
+
+
+def _style() -> Any:
+    return require("matplotlib", extra="viz").rc_context(_STYLE)
+
+
+def _new_figure(inches: tuple[float, float]) -> Figure:
+    # A figure of its own, not pyplot's: no window, no global state.
+    figure: Figure = require("matplotlib.figure", extra="viz").Figure(figsize=inches, layout="constrained", dpi=150)
+    return figure
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    """Writes a figure; the suffix chooses the format (PNG, SVG, PDF). Nothing half-written is left behind.
+
+    Raises:
+        ConfigError: If the suffix is no picture format or the folder does not exist.
+    """
+    target = Path(path)
+    kind = target.suffix.lower().lstrip(".")
+    if kind not in figure.canvas.get_supported_filetypes():
+        raise ConfigError(f"{target}: write figures as .png, .svg or .pdf")
+    if not target.parent.is_dir():
+        raise ConfigError(f"{target}: the folder {target.parent} does not exist")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        figure.savefig(partial, format=kind, facecolor="white")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def parse_query(text: str) -> tuple[int, int]:
+    """Reads `"ROW,COLUMN"`, both counted from 0.
+
+    Raises:
+        ConfigError: If it is not two whole numbers.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"a query is ROW,COLUMN counted from 0, such as 6,7; got {text!r}")
+    return int(parts[0]), int(parts[1])
+
+
+def model_input(model: Any, image: str | os.PathLike[str] | None = None, *, size: int | None = None) -> torch.Tensor:
+    """Makes the input of an image model from a picture, or from a mid-grey one.
+
+    Args:
+        model: An image model with a `data_config`.
+        image: What `zoo.read` takes; `None` means a blank picture.
+        size: Side of the square input in pixels; by default that of the model.
+
+    Returns:
+        float32 (1, C, H, W).
+    """
+    import numpy as np
+
+    import zoo
+    from modalities.image.transforms import preprocess
+
+    rgb = np.full((32, 32, 3), 128, dtype=np.uint8) if image is None else zoo.read(image, kind="image").rgb
+    return preprocess(rgb, model.data_config, size).unsqueeze(0)
+
+
+def position_bias(model: Any, images: torch.Tensor, *, query: tuple[int, int] | None = None) -> np.ndarray:
+    """The position term that one patch, as a query, adds to the logits of all patches.
+
+    Args:
+        model: An image model of coordinate-aware attention.
+        images: float (1, C, H, W); the bias of content-aware encodings depends on it.
+        query: Patch as (row, column) from 0; by default the middle of the grid.
+
+    Returns:
+        float (layers, heads, rows, columns), as the softmax sees it (scale included).
+
+    Raises:
+        ConfigError: If the encoding adds no such term (rotary ones turn q and k instead), or the query lies outside.
+    """
+    import torch
+
+    from zoo.attention import CoordinateAttention
+
+    rows, columns = model.embed.grid_size(*images.shape[-2:])
+    row, column = query or (rows // 2, columns // 2)
+    if not (0 <= row < rows and 0 <= column < columns):
+        raise ConfigError(f"query {row},{column} lies outside the grid of {rows} rows and {columns} columns")
+    maps: list[torch.Tensor] = []
+
+    def collect(attention: CoordinateAttention, arguments: tuple[Any, ...]) -> None:
+        features, coords = arguments[:2]
+        logits = attention.position_bias(features, coords)
+        if logits is None:
+            name = model.config["model"]["encoding"]
+            raise ConfigError(f"encoding {name!r} adds no position bias to the logits; alibi, pape and pape-ri do")
+        prefix = logits.shape[-1] - rows * columns  # Class and register tokens come first.
+        row_of_query = logits[0, :, prefix + row * columns + column, prefix:]
+        maps.append(row_of_query.unflatten(-1, (rows, columns)).double().cpu())
+
+    layers = [module for module in model.modules() if isinstance(module, CoordinateAttention)]
+    hooks = [layer.register_forward_pre_hook(collect) for layer in layers]
+    try:
+        with torch.inference_mode():
+            model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.stack(maps).numpy()
+
+
+def bias(
+    values: np.ndarray, *, query: tuple[int, int] | None = None, title: str | None = None, floor: float = -8.0
+) -> Figure:
+    """Draws the position bias of one query over the grid: layers down, heads across.
+
+    The softmax does not change when a row of logits is shifted, so each map is drawn relative to its maximum.
+
+    Args:
+        values: (layers, heads, rows, columns) from `position_bias`.
+        query: The patch that was the query, to mark; by default the middle.
+        title: Heading.
+        floor: Values below are drawn alike; e^-8 is a weight of 0.0003.
+    """
+    layers, heads, rows, columns = values.shape
+    row, column = query or (rows // 2, columns // 2)
+    relative = values - values.max(axis=(2, 3), keepdims=True)
+    with _style():
+        figure = _new_figure((1.2 + 1.1 * heads, 1.0 + 1.1 * layers * rows / columns))
+        panels = figure.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
+        for layer in range(layers):
+            for head in range(heads):
+                axes = panels[layer][head]
+                drawn = axes.imshow(relative[layer, head], cmap="cividis", vmin=floor, vmax=0.0)
+                axes.plot(column, row, marker="s", markersize=4, markerfacecolor="none", markeredgecolor="#D55E00")
+                axes.grid(False)
+                axes.set_xticks([0, columns - 1])
+                axes.set_yticks([0, rows - 1])
+                axes.tick_params(labelsize=7, length=2)
+            panels[layer][0].set_ylabel(f"layer {layer + 1}", fontsize=9)
+        for head in range(heads):
+            panels[0][head].set_title(f"head {head + 1}", fontsize=9)
+        figure.supxlabel("key column (patches)", fontsize=9)
+        figure.supylabel("key row (patches)", fontsize=9)
+        bar = figure.colorbar(drawn, ax=panels, extend="min", shrink=min(1.0, 3 / layers), aspect=25)
+        bar.set_label("position bias, relative to the maximum (logits)", fontsize=9)
+        if title:
+            figure.suptitle(title, fontsize=11, color=_INK)
+    return figure
