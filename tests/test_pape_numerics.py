@@ -8,7 +8,7 @@ from reference import position_term, qkv, total_variation
 from zoo import coordinates, kernels
 from zoo.attention import CoordinateAttention
 from zoo.coordinates import Coordinates
-from zoo.encodings.quadratic import safe_radius
+from zoo.encodings.quadratic import _pieces, safe_radius
 
 DIM, HEADS = 128, 2
 SIXTEEN = [torch.bfloat16, torch.float16]
@@ -146,6 +146,36 @@ def test_strong_coefficients_do_not_overflow(dtype):
         coords = coordinates.grid(64, 64).with_prefix(1)
         out = attention(features(4097, dtype), coords)
     assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_the_split_survives_a_compiler(dtype):
+    """Compilers that fuse float32 arithmetic drop a conversion to 16 bit and back, and with it the low halves."""
+    attention, coords = block(2, dtype), coordinates.grid(32, 32).with_prefix(1)
+    x = features(1025, dtype)
+    with torch.no_grad():
+        q, k, _ = qkv(attention, x)
+
+        def folded():
+            return attention.encoding.fold(x, q, k, attention.frame(x, coords))
+
+        seen, reference = (
+            torch.compile(folded)()[0].double() @ folded()[1].double().mT,
+            logits(attention, x, coords, torch.arange(1025))[1],
+        )
+    variation = total_variation((attention.scale * seen).softmax(-1), reference.softmax(-1))
+    assert variation.mean() < 1e-3
+
+
+def test_pieces_add_up():
+    torch.manual_seed(0)
+    x = (torch.randn(1000) * torch.logspace(-3, 4, 1000)).requires_grad_()
+    for dtype, relative in ((torch.bfloat16, 2.0**-24), (torch.float16, 2.0**-24)):
+        pieces = _pieces(x, dtype, 3)
+        assert all(torch.equal(p, p.to(dtype).float()) for p in pieces if dtype == torch.bfloat16)
+        assert ((sum(pieces) - x).abs() <= relative * x.abs()).all()
+        (gradient,) = torch.autograd.grad(pieces[0].sum(), x)
+        assert torch.equal(gradient, torch.ones_like(x))
 
 
 def test_autocast_and_half_modules_keep_float32_positions():

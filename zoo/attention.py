@@ -96,6 +96,7 @@ class CoordinateAttention(nn.Module):
         packed = x.dim() == 2
         if packed:
             x = x.unsqueeze(0)
+        coords = coords.to(device=x.device)
         if mask is not None:
             coords = coords.hide(~mask)
             x = x.masked_fill(~mask.unsqueeze(-1), 0.0)

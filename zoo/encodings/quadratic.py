@@ -157,11 +157,25 @@ def _scale(columns: list[Tensor], powers: tuple[int, ...], sign: int) -> Tensor:
     return torch.cat(parts, dim=-1)
 
 
-def _halves(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    high = x.to(dtype)
-    # The low half carries no gradient of its own: that of the high half is already the whole derivative.
-    low = (x.detach() - high.detach().to(x.dtype)).to(dtype)
-    return high, low
+def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x rounded to the precision of a 16-bit dtype, kept in float32, without gradient.
+
+    By integer arithmetic, because compilers drop a conversion to 16 bit and back as if it did nothing.
+    """
+    spare = 16 if dtype == torch.bfloat16 else 13  # Mantissa bits of float32 that the dtype has not.
+    bits = x.detach().float().view(torch.int32)
+    return ((bits + (1 << (spare - 1))) & -(1 << spare)).view(torch.float32)
+
+
+def _pieces(x: Tensor, dtype: torch.dtype, count: int) -> list[Tensor]:
+    """x as a sum of `count` numbers of 16-bit precision, largest first; the first carries the whole gradient."""
+    x = x.float()
+    first = _rounded(x, dtype)
+    pieces, rest = [x + (first - x).detach()], (x - first).detach()
+    for _ in range(count - 1):
+        pieces.append(_rounded(rest, dtype))
+        rest = rest - pieces[-1]
+    return pieces
 
 
 def _inexact(frame: QuadraticFrame) -> int:
@@ -170,7 +184,7 @@ def _inexact(frame: QuadraticFrame) -> int:
 
 
 def _split_keys(columns: Tensor, frame: QuadraticFrame) -> Tensor:
-    high, low = _halves(columns, frame.pieces)
+    high, low = _pieces(columns, frame.pieces, 2)
     parts = [high, high, low[..., : _inexact(frame)]]
     if frame.positioned is not None:
         parts.append(high[..., -1:])
@@ -178,11 +192,10 @@ def _split_keys(columns: Tensor, frame: QuadraticFrame) -> Tensor:
 
 
 def _split_queries(columns: Tensor, frame: QuadraticFrame) -> Tensor:
-    high, low = _halves(columns, frame.pieces)
+    high, low, lowest = _pieces(columns, frame.pieces, 3)
     parts = [high, low, high[..., : _inexact(frame)]]
     if frame.positioned is not None:  # The row constant is the largest of all columns: a third piece of it.
-        rest = columns[..., -1:].detach() - high[..., -1:].detach().to(columns.dtype)
-        parts.append((rest - low[..., -1:].to(columns.dtype)).to(frame.pieces))
+        parts.append(lowest[..., -1:])
     return torch.cat(parts, dim=-1)
 
 
