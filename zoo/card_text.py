@@ -247,17 +247,20 @@ def _results(record: Mapping[str, Any], entry: Entry) -> str:
 def _comparison(record: Mapping[str, Any], entry: Entry) -> list[str]:
     if not record["comparison"]:
         return []
-    rows = {entry.name: {item["size"]: item["value"] for item in record["evaluation"]}}
-    rows |= {item["name"]: item["sizes"] for item in record["comparison"]}
-    sizes = sorted({size for values in rows.values() for size in values})
-    cells = [
-        (name, *(f"{values[size]:.1f}" if size in values else "" for size in sizes)) for name, values in rows.items()
-    ]
+    rows = [(entry.name, {item["size"]: item["value"] for item in record["evaluation"]})]
+    rows += [(compared_name(item), item["sizes"]) for item in record["comparison"]]
+    sizes = sorted({size for _, values in rows for size in values})
+    cells = [(name, *(f"{values[size]:.1f}" if size in values else "" for size in sizes)) for name, values in rows]
     return [
         "## Comparison",
         "Same recipe, seed and data, one run each; only the position encoding differs. Top-1 in percent by size in px:",
         _table(("Model", *map(str, sizes)), cells),
     ]
+
+
+def compared_name(item: Mapping[str, Any]) -> str:
+    """Name of a row of a record's comparison, with its `note` (what sets the run apart) where it has one."""
+    return f"{item['name']} ({item['note']})" if item.get("note") else str(item["name"])
 
 
 def _data(record: Mapping[str, Any]) -> str:
@@ -286,7 +289,8 @@ def _training(record: Mapping[str, Any]) -> str:
     }
     rows = [(key, str(value)) for key, value in {**facts, **run["recipe"]}.items() if value is not None]
     carbon = "Energy and carbon were not metered; hardware and duration above bound them." if duration else ""
-    return "\n\n".join(part for part in (f"```bash\n{run['command']}\n```", _table(("", ""), rows), carbon) if part)
+    parts = (f"```bash\n{run['command']}\n```", _table(("", ""), rows), run.get("selection"), carbon)
+    return "\n\n".join(part for part in parts if part)
 
 
 def _paper(record: Mapping[str, Any]) -> list[str]:

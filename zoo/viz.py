@@ -107,6 +107,7 @@ def _from_record(name: str) -> Iterator[tuple[str, Any, Any]]:
     import yaml
 
     import hub_cards
+    from zoo.card_text import compared_name
 
     path = Path(hub_cards.__path__[0]) / name / "record.yaml"
     if Path(name).name != name or not path.is_file():
@@ -120,7 +121,7 @@ def _from_record(name: str) -> Iterator[tuple[str, Any, Any]]:
         yield name, row.get("size"), row.get("value")
     for other in compared:
         for size, top1 in other["sizes"].items():
-            yield str(other["name"]), size, top1
+            yield compared_name(other), size, top1
 
 
 def _size(value: Any, source: object) -> int:
@@ -146,7 +147,7 @@ def common_trained_size(models: Iterable[Curve]) -> int | None:
     sizes: set[int | None] = set()
     for curve in models:
         try:
-            sizes.update(registry.entry(curve.name).config["data"]["input_size"][1:])
+            sizes.update(registry.entry(curve.name.split(" (")[0]).config["data"]["input_size"][1:])
         except UnknownModelError:
             sizes.add(None)
     return sizes.pop() if len(sizes) == 1 else None
@@ -203,21 +204,29 @@ def extrapolation(models: Sequence[Curve], *, trained_size: int | None = None, t
                 fontsize=9,
             )
         if len(models) > 1:
-            figure.legend(loc="outside right upper", frameon=False, title=shared, alignment="left")
+            # Long names go below, where they cannot squeeze the plot.
+            below = max(map(len, labels)) > 20
+            place = "outside lower left" if below else "outside right upper"
+            figure.legend(loc=place, ncols=1 + below, frameon=False, title=shared, alignment="left")
         axes.set_title(title or (labels[0] if len(models) == 1 else ""), loc="left", color=_INK)
     return figure
 
 
 def _short_labels(names: list[str]) -> tuple[list[str], str | None]:
-    """Splits off the end that all names share: pape-vit-t-imagenette, rope-vit-t-imagenette -> PaPE, RoPE."""
-    parts = [name.split("-") for name in names]
+    """Splits off the end that all names share: pape-vit-t-imagenette, rope-vit-t-imagenette -> PaPE, RoPE.
+
+    A note in brackets behind a name stays with it.
+    """
+    bare, notes = zip(*(name.partition(" (")[::2] for name in names), strict=True)
+    parts = [name.split("-") for name in bare]
     common = 0
-    while len(names) > 1 and all(len(p) > common + 1 and p[-1 - common] == parts[0][-1 - common] for p in parts):
+    while len(set(bare)) > 1 and all(len(p) > common + 1 and p[-1 - common] == parts[0][-1 - common] for p in parts):
         common += 1
     if not common:
         return names, None
     short = ["-".join(p[:-common]) for p in parts]
-    return [_DISPLAY.get(name, name) for name in short], "-".join(parts[0][-common:])
+    labels = [_DISPLAY.get(name, name) + (f" ({note}" if note else "") for name, note in zip(short, notes, strict=True)]
+    return labels, "-".join(parts[0][-common:])
 
 
 def _style() -> Any:
