@@ -25,7 +25,7 @@ from zoo.training.seeds import derive_seed, host_rng
 def test_built_in_recipe_is_the_documented_one() -> None:
     recipe = load_recipe("imagenette")
     assert recipe.model == "pape-vit-t-imagenette"
-    assert (recipe.batch_size, recipe.lr, recipe.weight_decay, recipe.warmup) == (512, 1e-3, 0.05, 0.05)
+    assert (recipe.batch_size, recipe.lr, recipe.weight_decay, recipe.warmup) == (256, 8e-4, 0.05, 0.05)
     assert (recipe.options.mixup, recipe.options.cutmix, recipe.options.switch_prob) == (0.8, 1.0, 0.5)
     assert recipe.options.crop_scale == (0.2, 1.0)
 

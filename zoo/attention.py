@@ -124,20 +124,21 @@ class CoordinateAttention(nn.Module):
             dtype = torch.get_autocast_dtype(x.device.type)
         return self.encoding.frame(coords.to(device=x.device), dtype)
 
-    def position_bias(self, x: Tensor, coords: Coordinates) -> Tensor | None:
+    def position_bias(self, x: Tensor, coords: Coordinates, rows: slice | None = None) -> Tensor | None:
         """The additive position term of the logits, as the softmax sees it (scale included).
 
         Args:
             x: (B, N, C) the input of the block (after its LayerNorm).
             coords: Coordinates of the tokens.
+            rows: Queries to evaluate; `None` means all N.
 
         Returns:
-            (B, H, N, N) float32 or wider, or `None` for encodings without such a term (none, rotary, token encodings).
+            (B, H, rows, N) float32 or wider, or `None` for encodings without such a term (none, rotary, token ones).
         """
         score = self.encoding.score(x, self.frame(x, coords), self.scale)
         if score is None:
             return None
-        return score.bias(slice(0, x.shape[1])).expand(x.shape[0], self.num_heads, -1, -1)
+        return score.bias(rows or slice(0, x.shape[1])).expand(x.shape[0], self.num_heads, -1, -1)
 
     def _encode(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor, Score | None]:
         if frame.kind == "fold":

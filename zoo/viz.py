@@ -205,9 +205,10 @@ def extrapolation(models: Sequence[Curve], *, trained_size: int | None = None, t
             )
         if len(models) > 1:
             # Long names go below, where they cannot squeeze the plot.
-            below = max(map(len, labels)) > 20
-            place = "outside lower left" if below else "outside right upper"
-            figure.legend(loc=place, ncols=1 + below, frameon=False, title=shared, alignment="left")
+            if max(map(len, labels)) > 20:
+                figure.legend(loc="outside lower left", ncols=2, frameon=False, title=shared, alignment="left")
+            else:
+                figure.legend(loc="outside right upper", frameon=False, title=shared, alignment="left")
         axes.set_title(title or (labels[0] if len(models) == 1 else ""), loc="left", color=_INK)
     return figure
 
@@ -318,13 +319,13 @@ def position_bias(model: Any, images: torch.Tensor, *, query: tuple[int, int] | 
 
     def collect(attention: CoordinateAttention, arguments: tuple[Any, ...]) -> None:
         features, coords = arguments[:2]
-        logits = attention.position_bias(features, coords)
+        prefix = features.shape[1] - rows * columns  # Class and register tokens come first.
+        index = prefix + row * columns + column
+        logits = attention.position_bias(features, coords, slice(index, index + 1))
         if logits is None:
             name = model.config["model"]["encoding"]
             raise ConfigError(f"encoding {name!r} adds no position bias to the logits; alibi, pape and pape-ri do")
-        prefix = logits.shape[-1] - rows * columns  # Class and register tokens come first.
-        row_of_query = logits[0, :, prefix + row * columns + column, prefix:]
-        maps.append(row_of_query.unflatten(-1, (rows, columns)).double().cpu())
+        maps.append(logits[0, :, 0, prefix:].unflatten(-1, (rows, columns)).double().cpu())
 
     layers = [module for module in model.modules() if isinstance(module, CoordinateAttention)]
     hooks = [layer.register_forward_pre_hook(collect) for layer in layers]

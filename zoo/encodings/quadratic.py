@@ -158,7 +158,7 @@ def _scale(columns: list[Tensor], powers: tuple[int, ...], sign: int) -> Tensor:
 
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x rounded to the precision of a 16-bit dtype, kept in float32, without gradient.
+    """Rounds x to the precision of a 16-bit dtype, kept in float32, without gradient.
 
     By integer arithmetic, because compilers drop a conversion to 16 bit and back as if it did nothing.
     """
@@ -168,7 +168,7 @@ def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _pieces(x: Tensor, dtype: torch.dtype, count: int) -> list[Tensor]:
-    """x as a sum of `count` numbers of 16-bit precision, largest first; the first carries the whole gradient."""
+    """Writes x as a sum of `count` numbers of 16-bit precision, largest first; the first carries the whole gradient."""
     x = x.float()
     first = _rounded(x, dtype)
     pieces, rest = [x + (first - x).detach()], (x - first).detach()
