@@ -41,6 +41,13 @@ def test_point_origins_are_subtracted_in_float64():
     assert torch.allclose(coords.values[0, 1], torch.tensor([1.0, 0.0, 0.0]), atol=1e-5)
 
 
+def test_declared_bounds_are_those_of_the_values():
+    made = coordinates.clip(2, 3, 5, origin=1).shifted((3, -1, 0)).scaled(-0.5).with_prefix(1, at=(9, 9, 9))
+    undeclared = Coordinates(made.values)
+    assert made.bounds is not None and made.extents() == undeclared.extents()
+    assert coordinates.grid(2, 3).shifted(torch.ones(2)).extents() == (1.0, 0.5)
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e4, -3e5])
 def test_centring_removes_an_offset_exactly(offset):
     coords = coordinates.grid(5, 8).shifted(offset)
@@ -53,7 +60,9 @@ def test_prefix_without_position_is_not_a_token_at_the_origin():
     placed = coordinates.grid(2, 2, origin=1).with_prefix(1, at=(0, 0))
     assert placed.positioned is None
     assert placed.values[0, 0].tolist() == [0, 0]
-    assert placed.extents() == (1.0, 1.0)  # The class token at the origin widens the sample.
+    assert placed.bounds == ((0, 2), (0, 2)) and placed.extents() == (1.0, 1.0)  # The class token widens the sample.
+    assert placed.integral and not coordinates.grid(2, 2).with_prefix(1, at=(0.5, 0)).integral
+    assert not coordinates.grid(2, 2).with_prefix(1, at=(-300, 0)).integral
     both = coords.with_prefix(1, at=(0, 0))
     assert both.positioned is not None and both.positioned[0, :3].tolist() == [True, False, False]
 

@@ -134,6 +134,17 @@ def test_released_convention_places_the_class_token(tiny_config):
     assert coords.positioned is None and coords.values[0, :2].tolist() == [[0, 0], [1, 1]]
 
 
+@pytest.mark.parametrize("position", [None, "origin"])
+@pytest.mark.parametrize("name", zoo.encodings())
+def test_the_whole_network_compiles_without_a_break(name, position, tiny_config):
+    tiny_config["model"] |= {"encoding": name, "encoding_options": {}, "class_token_position": position}
+    net = build(tiny_config).eval()
+    torch.compiler.reset()  # Every case compiles the same code objects anew.
+    compiled = torch.compile(net, fullgraph=True, backend="eager")
+    for grid in ((2, 3), (4, 2)):
+        torch.testing.assert_close(compiled(images(*grid)), net(images(*grid)))
+
+
 def test_unknown_keys_warn_by_name(tiny_config):
     tiny_config["model"]["windows"] = 3
     with pytest.warns(UserWarning, match="windows"):

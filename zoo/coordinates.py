@@ -33,8 +33,8 @@ class Coordinates:
         cu_seqlens: Packed batches only: int (S + 1,) offsets of the samples, starting at 0.
         integral: The coordinates of a sample differ by whole units and by at most 255 of them, so that centred values
             are exact in 16 bit. Set by the builders; wrong use costs accuracy in 16 bit.
-        half_extent: Half of the largest extent of a sample along each axis, where it is known without looking at the
-            values (looking synchronises a GPU). `None` means: look.
+        bounds: Smallest and largest coordinate along each axis, where they are known without looking at the values
+            (looking synchronises a GPU, and a compiler cannot do it). `None` means: look.
         unit: Name of the unit, for error messages and figures.
     """
 
@@ -42,7 +42,7 @@ class Coordinates:
     positioned: Tensor | None = None
     cu_seqlens: Tensor | None = None
     integral: bool = False
-    half_extent: tuple[float, ...] | None = None
+    bounds: tuple[tuple[float, float], ...] | None = None
     unit: str = "patch"
 
     def __post_init__(self) -> None:
@@ -82,14 +82,18 @@ class Coordinates:
     def shifted(self, offset: float | Sequence[float] | Tensor) -> Coordinates:
         """Adds an offset (one number, or one per axis) to every coordinate."""
         shift = torch.as_tensor(offset, dtype=self.values.dtype, device=self.values.device)
-        return replace(self, values=self.values + shift)
+        bounds = None
+        if self.bounds is not None and not isinstance(offset, Tensor):
+            steps = [offset] * self.axes if isinstance(offset, (int, float)) else offset
+            bounds = tuple((low + step, high + step) for (low, high), step in zip(self.bounds, steps, strict=True))
+        return replace(self, values=self.values + shift, bounds=bounds)
 
     def scaled(self, factor: float) -> Coordinates:
         """Multiplies every coordinate, as position interpolation does with `trained extent / new extent`."""
-        extent = None if self.half_extent is None else tuple(abs(factor) * e for e in self.half_extent)
-        return replace(
-            self, values=self.values * factor, integral=self.integral and factor in (1, -1), half_extent=extent
-        )
+        bounds = None
+        if self.bounds is not None:
+            bounds = tuple((min(a * factor, b * factor), max(a * factor, b * factor)) for a, b in self.bounds)
+        return replace(self, values=self.values * factor, integral=self.integral and factor in (1, -1), bounds=bounds)
 
     def hide(self, hidden: Tensor) -> Coordinates:
         """Takes the position of hidden tokens away, so that padding (even NaN) cannot move the centre of a sample.
@@ -126,11 +130,13 @@ class Coordinates:
         if at is None or positioned is not None:
             known = positioned if positioned is not None else self._ones(batch, tokens)
             positioned = torch.cat([self._ones(known.shape[0], count) * (at is not None), known], dim=1)
-        # A positioned prefix may widen the sample, by an amount that only the values tell.
-        extent = self.half_extent if at is None else None
-        integral = self.integral and (at is None or all(float(a).is_integer() for a in at))
+        bounds, integral = self.bounds, self.integral
+        if at is not None:  # A positioned prefix may widen the sample.
+            if bounds is not None:
+                bounds = tuple((min(low, a), max(high, a)) for (low, high), a in zip(bounds, at, strict=True))
+            integral = integral and bounds is not None and _whole_steps(bounds, at)
         values = torch.cat([prefix, self.values], dim=1)
-        return replace(self, values=values, positioned=positioned, half_extent=extent, integral=integral)
+        return replace(self, values=values, positioned=positioned, bounds=bounds, integral=integral)
 
     def _ones(self, batch: int, tokens: int) -> Tensor:
         return torch.ones(batch, tokens, dtype=torch.bool, device=self.values.device)
@@ -168,8 +174,8 @@ class Coordinates:
 
     def extents(self) -> tuple[float, ...]:
         """Half of the largest extent of a sample along each axis, as numbers (synchronises when not declared)."""
-        if self.half_extent is not None:
-            return self.half_extent
+        if self.bounds is not None:
+            return tuple((high - low) / 2 for low, high in self.bounds)
         if self.values.shape[-2] == 0:
             return (0.0,) * self.axes
         low, high = self._bounds()
@@ -197,6 +203,13 @@ class Coordinates:
         return low.masked_fill(nothing, 0.0), high.masked_fill(nothing, 0.0)
 
 
+def _whole_steps(bounds: Sequence[tuple[float, float]], at: Sequence[float]) -> bool:
+    """Whether a token at `at` keeps a sample with these bounds on its grid and within the exact steps."""
+    return all(
+        float(a - low).is_integer() and high - low <= _EXACT_STEPS for (low, high), a in zip(bounds, at, strict=True)
+    )
+
+
 def _dtype(dtype: torch.dtype | None) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
@@ -213,7 +226,7 @@ def _lattice(
     return Coordinates(
         values,
         integral=max(shape) - 1 <= _EXACT_STEPS,
-        half_extent=tuple((shape[axis] - 1) / 2 for axis in order),
+        bounds=tuple((origin, origin + shape[axis] - 1) for axis in order),
     )
 
 
