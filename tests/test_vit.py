@@ -134,8 +134,13 @@ def test_released_convention_places_the_class_token(tiny_config):
     assert coords.positioned is None and coords.values[0, :2].tolist() == [[0, 0], [1, 1]]
 
 
-@pytest.mark.parametrize("position", [None, "origin"])
-@pytest.mark.parametrize("name", zoo.encodings())
+@pytest.mark.parametrize(
+    ("name", "position"),
+    [
+        ("pape", "origin"),
+        *(pytest.param(name, None, marks=pytest.mark.slow) for name in zoo.encodings()),
+    ],
+)
 def test_the_whole_network_compiles_without_a_break(name, position, tiny_config):
     tiny_config["model"] |= {"encoding": name, "encoding_options": {}, "class_token_position": position}
     net = build(tiny_config).eval()
