@@ -152,8 +152,10 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=NORM_EPS)
         self.grad_checkpointing = False
         self.apply(_init_linear)
-        for block in self.blocks:
-            cast(Block, block).attn.encoding.reset_parameters()
+        for layer, block in enumerate(self.blocks):
+            attention_encoding = cast(Block, block).attn.encoding
+            attention_encoding.place(layer, depth)
+            attention_encoding.reset_parameters()
 
     def forward(self, x: Tensor, coords: Coordinates, mask: Tensor | None = None) -> Tensor:
         """Encodes tokens.

@@ -91,6 +91,12 @@ class AttentionEncoding(nn.Module):
     def reset_parameters(self) -> None:
         """Draws the initial values of own parameters."""
 
+    def place(self, layer: int, depth: int) -> None:
+        """Tells the encoding that it serves block `layer` of `depth`, for those that differ by layer."""
+
+    def project_parameters(self) -> None:
+        """Brings own parameters back into their range after an optimiser step, for those that have one."""
+
     def no_weight_decay(self) -> set[str]:
         """Names of own parameters that weight decay would harm."""
         return set()
