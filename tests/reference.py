@@ -90,6 +90,8 @@ def attention_rows(
         if name == "rope":
             q, k = rotate(q, coords, attention.encoding.base), rotate(k, coords, attention.encoding.base)
         logits = attention.head_dim**-0.5 * (q.double() @ k.double().mT)
+        if name == "pope":
+            logits = pope_logits(attention, x, coords)
         logits = logits + position_term(attention, name, x, coords)
         if mask is not None:
             logits = logits.masked_fill(~mask[:, None, None, :], float("-inf"))
@@ -99,3 +101,21 @@ def attention_rows(
 def total_variation(a: Tensor, b: Tensor) -> Tensor:
     """Total-variation distance of rows (last axis)."""
     return 0.5 * (a.double() - b.double()).abs().sum(dim=-1)
+
+
+def pope_logits(attention: CoordinateAttention, x: Tensor, coords: Coordinates) -> Tensor:
+    """Scaled logits of PoPE in float64 from the definition, channel by channel."""
+    q, k, _ = (t.double() for t in qkv(attention, x))
+    encoding, r = attention.encoding, coords.values.double()
+    known = torch.ones(r.shape[:2], dtype=torch.bool) if coords.positioned is None else coords.positioned
+    logits = torch.zeros(q.shape[0], q.shape[1], q.shape[2], q.shape[2], dtype=torch.float64)
+    for c in range(q.shape[-1]):
+        if c >= encoding.rotary:
+            logits += q[..., c].unsqueeze(-1) * k[..., c].unsqueeze(-2)
+            continue
+        axis, step = divmod(c, encoding.per_axis)
+        phase = r[..., axis] * known * encoding.base ** (-step / encoding.per_axis)
+        angle = phase.unsqueeze(-2) - phase.unsqueeze(-1)  # [i, j] = of key j minus of query i
+        angle = angle.unsqueeze(1) + encoding.delta.double()[:, c].view(1, -1, 1, 1)
+        logits += F.softplus(q[..., c]).unsqueeze(-1) * F.softplus(k[..., c]).unsqueeze(-2) * angle.cos()
+    return attention.scale * logits

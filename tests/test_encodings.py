@@ -55,16 +55,17 @@ def test_every_sample_may_have_its_own_coordinates(name):
     torch.testing.assert_close(attention(x, coords)[1:], alone, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("name", [n for n in RELATIVE if n != "rope"])
+@pytest.mark.parametrize("name", [n for n in RELATIVE if n not in ("rope", "pope")])
 def test_translation_does_not_change_relative_encodings_with_a_class_token(name):
     coords = coordinates.grid(4, 6).with_prefix(1)
     attention, x = block(name, 2), features(coords)
     torch.testing.assert_close(attention(x, coords.shifted((1000.0, -77.0))), attention(x, coords), atol=1e-6, rtol=0)
 
 
-def test_rope_depends_on_differences_among_positioned_tokens():
+@pytest.mark.parametrize("name", ["rope", "pope"])
+def test_rotary_encodings_depend_on_differences_among_positioned_tokens(name):
     for axes, coords in COORDS.items():
-        attention, x = block("rope", axes).double(), features(coords, dtype=torch.float64)
+        attention, x = block(name, axes).double(), features(coords, dtype=torch.float64)
         moved = coords.to(dtype=torch.float64).shifted(20.0)
         torch.testing.assert_close(attention(x, moved), attention(x, coords), atol=1e-10, rtol=0)
 

@@ -25,6 +25,7 @@ ATTENTION = {
     "none": "zoo.encodings.base:NoEncoding",
     "pape": "zoo.encodings.pape:PaPE",
     "pape-ri": "zoo.encodings.pape_ri:PaPERI",
+    "pope": "zoo.encodings.pope:PoPE",
     "rope": "zoo.encodings.rope:RoPE",
 }
 

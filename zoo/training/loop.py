@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zoo.encodings.base import AttentionEncoding
 from zoo.errors import ConfigError, ZooError, require
 from zoo.progress import Update, progress_bar
 from zoo.training.checkpoint import CHECKPOINT, check_same_run, load_checkpoint, save_checkpoint
@@ -135,6 +136,7 @@ class Trainer:
         self.ema = make_ema(self.model, recipe)
         self.optimizer = make_optimizer(self.model, recipe)
         self.schedule = make_schedule(self.optimizer, recipe, self.total_steps)
+        self.encodings = [module for module in self.model.modules() if isinstance(module, AttentionEncoding)]
         self.net: nn.Module = accelerator.prepare_model(self.model)
         self.step = 0
         self.seconds = 0.0
@@ -246,6 +248,8 @@ class Trainer:
         self.accelerator.backward(loss)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip or math.inf)
         self.optimizer.step()
+        for encoding in self.encodings:
+            encoding.project_parameters()
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
             self.ema.update(self.model, step=self.step + 1)

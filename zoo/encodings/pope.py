@@ -1,0 +1,108 @@
+"""PoPE, Polar Coordinate Position Embedding (arXiv 2509.10534): what a channel says and where it is, kept apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.coordinates import Coordinates
+from zoo.encodings.base import AttentionEncoding, Frame, algebra_dtype, number_option
+from zoo.errors import ConfigError
+
+__all__ = ["PoPE"]
+
+
+@dataclass(frozen=True)
+class _Angles(Frame):
+    values: Tensor  # (B or 1, 1, N, R)
+
+
+class PoPE(AttentionEncoding):
+    """Logit s sum_c mu(q_c) mu(k_c) cos((r_j - r_i) theta_c + delta_hc) with mu = softplus.
+
+    Magnitudes carry content alone and phases position alone (sections 3 and 4 of the paper). It folds into twice the
+    width: q [mu cos(r theta), mu sin(r theta)], k [mu cos(r theta + delta), mu sin(r theta + delta)]. In p axes every
+    axis has its own R/p channels with theta_k = base^(-k p / R) in coordinate units. Channels beyond R stay as they
+    are, signed and unrotated. The bias delta of a head's channel lies in [-2 pi, 0]: it is brought back into that range
+    after every optimiser step (`project_parameters`, which `zoo train` calls), since a clamp in the forward would stop
+    its gradient at the start. Tokens without a position have angle 0, as tokens at the origin do.
+
+    Args:
+        dim: Unused, part of the common signature.
+        num_heads: Heads H.
+        head_dim: Head width D.
+        coord_dim: Coordinate axes p.
+        base: Base of the frequency ladder: 10000 in the paper, for text; 100 suits grids of 14 to 64 patches.
+        channels: Channels to rotate, rounded down to a multiple of p; `None` means all.
+        phase_init: `"zero"` (needed for length generalisation) or `"uniform"` in [-2 pi, 0] (paper, section 4).
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        num_heads: int,
+        head_dim: int,
+        coord_dim: int,
+        base: float = 100.0,
+        channels: int | None = None,
+        phase_init: str = "zero",
+    ) -> None:
+        super().__init__()
+        wanted = (
+            head_dim if channels is None else number_option("channels", channels, low=1, high=head_dim, integer=True)
+        )
+        self.per_axis = int(wanted) // coord_dim
+        if self.per_axis == 0:
+            raise ConfigError(f"pope with {coord_dim} axes needs {coord_dim} or more channels to rotate, got {wanted}")
+        if phase_init not in ("zero", "uniform"):
+            raise ConfigError(f"encoding option 'phase_init' must be 'zero' or 'uniform', got {phase_init!r}")
+        self.base = number_option("base", base, low=1.0001, high=1e9)
+        self.rotary, self.phase_init = self.per_axis * coord_dim, phase_init
+        self.delta = nn.Parameter(torch.empty(num_heads, self.rotary))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the phases."""
+        if self.phase_init == "zero":
+            nn.init.zeros_(self.delta)
+        else:
+            nn.init.uniform_(self.delta, -2 * math.pi, 0)
+
+    def project_parameters(self) -> None:
+        """Brings the phases back into [-2 pi, 0]."""
+        with torch.no_grad():
+            self.delta.clamp_(-2 * math.pi, 0)
+
+    def frame(self, coords: Coordinates, dtype: torch.dtype) -> _Angles:
+        """The angle of every channel at every token, in float32 or wider."""
+        values = coords.values.to(algebra_dtype(coords.values.dtype, dtype))
+        if coords.packed:
+            values = values.unsqueeze(0)
+        k = torch.arange(self.per_axis, device=values.device, dtype=values.dtype)
+        angles = (values.unsqueeze(-1) * torch.pow(self.base, -k / self.per_axis)).flatten(-2).unsqueeze(1)
+        if coords.positioned is not None:
+            angles = angles.masked_fill(~coords.positioned.reshape(-1, 1, coords.positioned.shape[-1], 1), 0.0)
+        return _Angles("fold", angles)
+
+    def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
+        """Widens q and k from D to D + R; the arithmetic is float32, the result has the dtype of the input."""
+        assert isinstance(frame, _Angles)
+        angles = frame.values
+        with torch.autocast(q.device.type, enabled=False):
+            phases = angles + self.delta.to(angles.dtype).unsqueeze(1)
+            return self._polar(q, angles), self._polar(k, phases)
+
+    def _polar(self, x: Tensor, angles: Tensor) -> Tensor:
+        rotary, rest = x.split([self.rotary, x.shape[-1] - self.rotary], dim=-1)
+        magnitude = F.softplus(rotary.to(angles.dtype))
+        parts = [(magnitude * angles.cos()).to(x.dtype), (magnitude * angles.sin()).to(x.dtype), rest]
+        return torch.cat(parts, dim=-1)
+
+    def no_weight_decay(self) -> set[str]:
+        """Decay would pull phases to 0, an end of their range."""
+        return {"delta"}
