@@ -86,6 +86,8 @@ def attention_rows(
     with torch.no_grad():
         if name == "sincos":
             x = x + sincos(coords, x.shape[-1], attention.token_encoding.base).to(x.dtype)
+        if name == "learned":
+            x = x + table_rows(attention.token_encoding.table, coords).to(x.dtype)
         q, k, _ = qkv(attention, x)
         if name == "rope":
             q, k = rotate(q, coords, attention.encoding.base), rotate(k, coords, attention.encoding.base)
@@ -119,3 +121,17 @@ def pope_logits(attention: CoordinateAttention, x: Tensor, coords: Coordinates) 
         angle = angle.unsqueeze(1) + encoding.delta.double()[:, c].view(1, -1, 1, 1)
         logits += F.softplus(q[..., c]).unsqueeze(-1) * F.softplus(k[..., c]).unsqueeze(-2) * angle.cos()
     return attention.scale * logits
+
+
+def table_rows(table: Tensor, coords: Coordinates) -> Tensor:
+    """Rows of a learned table (C, *grid) of the size of the grid at hand, token by token."""
+    low = [low for low, _ in coords.bounds]
+    rows = []
+    for token, known in zip(coords.values[0].tolist(), _known(coords)[0].tolist(), strict=True):
+        cell = tuple(round(value - first) for value, first in zip(token, low, strict=True))
+        rows.append(table[(slice(None), *cell)].double() if known else torch.zeros(len(table), dtype=torch.float64))
+    return torch.stack(rows).unsqueeze(0)
+
+
+def _known(coords: Coordinates) -> Tensor:
+    return torch.ones(coords.values.shape[:2], dtype=torch.bool) if coords.positioned is None else coords.positioned

@@ -176,10 +176,13 @@ class Coordinates:
         """Half of the largest extent of a sample along each axis, as numbers (synchronises when not declared)."""
         if self.bounds is not None:
             return tuple((high - low) / 2 for low, high in self.bounds)
-        if self.values.shape[-2] == 0:
-            return (0.0,) * self.axes
         low, high = self._bounds()
         return tuple(((high - low) / 2).reshape(-1, self.axes).amax(dim=0).tolist())
+
+    def measured_bounds(self) -> tuple[tuple[float, float], ...]:
+        """Smallest and largest coordinate of all samples along each axis, read from the values (synchronises)."""
+        low, high = (bound.reshape(-1, self.axes) for bound in self._bounds())
+        return tuple(zip(low.amin(dim=0).tolist(), high.amax(dim=0).tolist(), strict=True))
 
     def _bounds(self) -> tuple[Tensor, Tensor]:
         """Smallest and largest coordinate of each sample; both 0 where no token has a position."""

@@ -201,7 +201,8 @@ class Encoder(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that weight decay would harm (those of encodings)."""
-        return {
+        token = set() if self.token_encoding is None else self.token_encoding.no_weight_decay()
+        return {f"token_encoding.{name}" for name in token} | {
             f"blocks.{i}.attn.encoding.{name}"
             for i, block in enumerate(self.blocks)
             for name in cast(Block, block).attn.encoding.no_weight_decay()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["create", "encodings"]
 
 # Name -> "module:class", token encodings (added to the features once) apart from those of attention.
-TOKEN = {"sincos": "zoo.encodings.sincos:SinCos"}
+TOKEN = {"learned": "zoo.encodings.learned:Learned", "sincos": "zoo.encodings.sincos:SinCos"}
 ATTENTION = {
     "alibi": "zoo.encodings.alibi:ALiBi",
     "none": "zoo.encodings.base:NoEncoding",

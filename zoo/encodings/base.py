@@ -51,6 +51,10 @@ class TokenEncoding(nn.Module):
         """Encoding of every token: (B or 1, N, C) in the dtype of the coordinates, zero for tokens without position."""
         raise NotImplementedError
 
+    def no_weight_decay(self) -> set[str]:
+        """Names of own parameters that weight decay would harm."""
+        return set()
+
 
 class AttentionEncoding(nn.Module):
     """An encoding that acts inside attention, by mapping q and k (fold) or by an additive term (score)."""
