@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import score_reference
 import torch
 import torch.nn.functional as F
+from rotary_reference import ROTATIONS
 from torch import Tensor
 
 from zoo.attention import CoordinateAttention
@@ -36,30 +38,14 @@ def position_term(attention: CoordinateAttention, name: str, x: Tensor, coords: 
         alpha = F.softplus(x @ encoding.a.weight.double().T).transpose(1, 2)  # (B, H, N)
         w = encoding.log_scale.double().exp().view(1, -1, 1, 1)
         bias = -scale * alpha.unsqueeze(-1) * w**2 * difference.square().sum(-1).unsqueeze(1)
-    elif name == "alibi":
-        steps = {4: [1 / 4, 1 / 16, 1 / 64, 1 / 256], 2: [1 / 16, 1 / 256], 3: [1 / 16, 1 / 256, 1 / 4]}[heads]
-        slopes = torch.tensor(steps, dtype=torch.float64).view(1, -1, 1, 1)
-        bias = -slopes * difference.norm(dim=-1).unsqueeze(1)
+    elif name in score_reference.REFERENCES:
+        bias = score_reference.REFERENCES[name](encoding, difference, heads)
     else:
         bias = torch.zeros(1, heads, x.shape[1], x.shape[1], dtype=torch.float64)
     if coords.positioned is not None:
         known = coords.positioned.unsqueeze(2) & coords.positioned.unsqueeze(1)
-        bias = bias * known.unsqueeze(1)
+        bias = bias.masked_fill(~known.unsqueeze(1), 0.0)
     return bias.expand(x.shape[0], heads, -1, -1)
-
-
-def rotate(q: Tensor, coords: Coordinates, base: float) -> Tensor:
-    """Axial RoPE in half layout by complex multiplication, in float64."""
-    q, r = q.double(), coords.values.double()
-    axes, width = r.shape[-1], q.shape[-1]
-    per_axis = width // (2 * axes)
-    theta = torch.tensor([base ** (-k / per_axis) for k in range(per_axis)], dtype=torch.float64)
-    angles = torch.cat([r[..., a : a + 1] * theta for a in range(axes)], dim=-1)
-    if coords.positioned is not None:
-        angles = angles * coords.positioned.unsqueeze(-1)
-    half = angles.shape[-1]
-    turned = torch.complex(q[..., :half], q[..., half : 2 * half]) * torch.exp(1j * angles).unsqueeze(1)
-    return torch.cat([turned.real, turned.imag, q[..., 2 * half :]], dim=-1)
 
 
 def sincos(coords: Coordinates, dim: int, base: float) -> Tensor:
@@ -89,8 +75,8 @@ def attention_rows(
         if name == "learned":
             x = x + table_rows(attention.token_encoding.table, coords).to(x.dtype)
         q, k, _ = qkv(attention, x)
-        if name == "rope":
-            q, k = rotate(q, coords, attention.encoding.base), rotate(k, coords, attention.encoding.base)
+        if name in ROTATIONS:
+            q, k = (ROTATIONS[name](attention.encoding, t, coords) for t in (q, k))
         logits = attention.head_dim**-0.5 * (q.double() @ k.double().mT)
         if name == "pope":
             logits = pope_logits(attention, x, coords)

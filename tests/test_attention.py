@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from rotary_reference import OPTIONS, fitting_axes
 
 import zoo
 from zoo import ConfigError, DataError, coordinates, kernels
@@ -18,7 +19,7 @@ DIM, HEADS = 24, 2
 
 def block(name, axes=2, **options):
     torch.manual_seed(0)
-    return CoordinateAttention(DIM, HEADS, axes, name, **options)
+    return CoordinateAttention(DIM, HEADS, axes, name, **OPTIONS.get(name, {}), **options)
 
 
 def cloud(batch, tokens, axes=3):
@@ -29,9 +30,10 @@ def cloud(batch, tokens, axes=3):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_padding_changes_nothing_and_stays_finite(name, backend):
-    attention = block(name, 3)
+    axes = fitting_axes(name, 3)
+    attention = block(name, axes)
     lengths = [0, 1, 5]
-    coords, x = cloud(3, 7)
+    coords, x = cloud(3, 7, axes)
     mask = torch.arange(7) < torch.tensor(lengths).unsqueeze(1)
     bad_x = x.masked_fill(~mask.unsqueeze(-1), float("nan"))
     bad_coords = Coordinates(coords.values.masked_fill(~mask.unsqueeze(-1), float("nan")))
@@ -52,8 +54,9 @@ def test_padding_changes_nothing_and_stays_finite(name, backend):
 
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_packed_samples_equal_single_ones(name):
-    attention = block(name, 3)
-    coords, x = cloud(1, 12)
+    axes = fitting_axes(name, 3)
+    attention = block(name, axes)
+    coords, x = cloud(1, 12, axes)
     offsets = torch.tensor([0, 5, 5, 12])
     packed = attention(x[0], Coordinates(coords.values[0], cu_seqlens=offsets))
     assert packed.shape == (12, DIM)
@@ -81,8 +84,8 @@ def test_kernels_agree_with_the_oracle(name, causal):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_causal_tokens_do_not_see_the_future(name):
-    attention = block(name, 1, causal=True)
-    coords, x = coordinates.text(8), torch.randn(1, 8, DIM)
+    attention = block(name, causal=True)
+    coords, x = coordinates.grid(2, 4), torch.randn(1, 8, DIM)
     changed = x.clone()
     changed[:, 5:] += 1.0
     torch.testing.assert_close(attention(changed, coords)[:, :5], attention(x, coords)[:, :5], atol=1e-6, rtol=0)
@@ -117,7 +120,7 @@ def test_weights_loaded_after_eval_count(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_gets_a_gradient(name):
     torch.manual_seed(0)
-    encoder = Encoder(DIM, 2, HEADS, 2, mlp_dim=32, encoding=name)
+    encoder = Encoder(DIM, 2, HEADS, 2, mlp_dim=32, encoding=name, encoding_options=OPTIONS.get(name))
     encoder(torch.randn(2, 10, DIM), coordinates.grid(3, 3).with_prefix(1)).square().sum().backward()
     without = [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     # A constant added to all keys cancels in the softmax, so the key bias may get rounding noise or zero.
@@ -129,7 +132,7 @@ def test_checkpointing_changes_no_gradient(name):
     grads = []
     for on in (False, True):
         torch.manual_seed(0)
-        encoder = Encoder(DIM, 2, HEADS, 2, mlp_dim=32, encoding=name)
+        encoder = Encoder(DIM, 2, HEADS, 2, mlp_dim=32, encoding=name, encoding_options=OPTIONS.get(name))
         encoder.grad_checkpointing = on
         encoder(torch.ones(1, 9, DIM).cumsum(1), coordinates.grid(3, 3)).square().sum().backward()
         grads.append([p.grad for p in encoder.parameters()])
@@ -167,6 +170,25 @@ def test_rows_that_see_nothing_are_zero_with_finite_gradients():
             out = attend(q, k, v, scale=1.0, mask=mask)
         assert not out[:, :, 1].any() and out[:, :, 0].any()
         assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), (q, k, v)))
+
+
+def test_masks_and_scores_that_hide_keys_combine():
+    """Heads of LookHere hide keys themselves; what is left may be hidden by the mask."""
+    attention = CoordinateAttention(24, 12, 2, "lookhere").double()
+    coords, x = coordinates.grid(3, 3), torch.randn(2, 9, 24, dtype=torch.float64)
+    q, k, v = attention.qkv(x).unflatten(-1, (3, 12, 2)).permute(2, 0, 3, 1, 4)
+    score = attention.encoding.score(x, attention.frame(x, coords), attention.scale)
+    mask = torch.zeros(2, 1, 9, 9, dtype=torch.bool)
+    mask[..., 0] = True  # The upper left corner alone, which heads that look down or right do not see.
+    outs = []
+    for backend in BACKENDS:
+        with kernels.use(backend):
+            out = attend(q, k, v, scale=attention.scale, mask=mask, score=score)
+        (gradient,) = torch.autograd.grad(out.sum(), attention.qkv.weight, retain_graph=True)
+        assert gradient.isfinite().all()
+        outs.append(out)
+    assert (outs[0] == 0).all(-1).any() and (outs[0] != 0).any()
+    torch.testing.assert_close(outs[0], outs[1])
 
 
 def test_narrow_values_and_explicit_scale():
@@ -210,7 +232,7 @@ def test_bad_shapes_are_explained():
         attention(x[0], Coordinates(torch.zeros(4, 2), cu_seqlens=torch.tensor([0, 3, 2, 4])))
 
 
-@pytest.mark.parametrize("name", ["pape", "rope", "none"])
+@pytest.mark.parametrize("name", ["pape", "rope", "rope-mixed", "none"])
 def test_blocks_compile_whole(name):
     torch.manual_seed(0)
     layer = Block(DIM, HEADS, 2, mlp_dim=32, encoding=name)

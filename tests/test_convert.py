@@ -19,7 +19,9 @@ POSITIONAL = {
     "pape": "pape",
     "pape_ri": "pape-ri",
     "rope": "rope",
+    "rope_mixed": "rope-mixed",
     "alibi": "alibi",
+    "lookhere": "lookhere",
     "absolute": "sincos",
     "nope": "none",
 }
@@ -28,6 +30,8 @@ POSITIONAL = {
 def official_config(positional="pape", size="nano", **overrides):
     """An official configuration of the smallest size, overridden to a few thousand parameters."""
     sizes = {"_hidden_size": 16, "_num_layers": 2, "_num_heads": 2, "_head_size": 8, "_intermediate_size": 24}
+    if positional == "lookhere":
+        sizes["_num_heads"] = 12
     return {
         "dataset": "imagenet",
         "positional": positional,
@@ -36,6 +40,7 @@ def official_config(positional="pape", size="nano", **overrides):
         "model": {"size": size, "drop_path": 0.1, **sizes, **overrides},
         "pape": {"parabolas": 5},
         "rope": {"base": 10000.0},
+        "rope_mixed": {"base": 100.0},
         "absolute": {"base": 10000.0},
     }
 
@@ -65,6 +70,8 @@ def official_state(config, seed=0):
             shapes |= {f"{position}.position.weight": (heads * m, 2), f"{position}.ab.weight": (2 * heads * m, dim)}
         if config["positional"] == "pape_ri":
             shapes |= {f"{position}.position_scales": (1, heads, 1, 1), f"{position}.a.weight": (heads, dim)}
+        if config["positional"] == "rope_mixed":
+            shapes[f"{position}.frequencies"] = (heads, 2, model["_head_size"] // 2)
     shapes |= {f"{norm}.{part}": (dim,) for norm in norms for part in ("weight", "bias")}
     generator = torch.Generator().manual_seed(seed)
     return {key: 0.3 * torch.randn(shape, generator=generator) for key, shape in shapes.items()}
@@ -135,6 +142,61 @@ def test_scales_of_pape_ri_count_by_their_square():
     torch.testing.assert_close((2 * log_scale).exp().float(), torch.tensor([0.0625, 0.0]), rtol=1e-6, atol=1e-30)
 
 
+def test_conventions_of_the_released_lookhere_are_in_the_configuration():
+    model = convert_config(official_config("lookhere"))["model"]
+    assert model["encoding_options"] == {
+        "view": 90,
+        "global_slope": 2.0,
+        "layer_slopes": [1.5, 1.5],
+        "round_bias": "bfloat16",
+    }
+    assert (model["coordinate_origin"], model["class_token_position"]) == (1, None)
+
+
+def test_periods_of_rope_mixed_become_frequencies():
+    official = official_config("rope_mixed")
+    state = official_state(official)
+    key = "encoder.layers.1.attention.position_encoder.frequencies"
+    state[key] = torch.linspace(0.5, 100.0, 16).reshape(2, 2, 4)
+    config = convert_config(official)
+    frequencies = convert_state(state, config)["encoder.blocks.1.attn.encoding.frequencies"]
+    torch.testing.assert_close(frequencies, 1 / state[key].double(), rtol=1e-15, atol=0)
+    assert config["model"]["encoding_options"] == {"base": 100.0}
+
+
+def lightning(prefix):
+    """What Lightning saves, apart from the parts that only it can read."""
+    state = {prefix + key: value for key, value in official_state(official_config()).items()}
+    return {"epoch": 3, "state_dict": state, "optimizer_states": [{"step": torch.ones(1)}], "loops": {"a": [1]}}
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "message"),
+    [
+        (lightning("model."), "took the 'state_dict' of a Lightning checkpoint, keys without their prefix 'model.'"),
+        (lightning("module.")["state_dict"], "took keys without their prefix 'module.'$"),
+        (lightning("_orig_mod.")["state_dict"], "prefix '_orig_mod.'$"),
+        (lightning("module._orig_mod.model.classifier."), "'module.'.*'_orig_mod.'.*'model.'.*'classifier.'$"),
+    ],
+)
+def test_wrappers_are_taken_off_and_reported(checkpoint, tmp_path, wrapped, message):
+    with pytest.warns(UserWarning, match=message) as caught:
+        zoo.convert(checkpoint(state=wrapped), tmp_path / "ours")
+    assert len(caught) == 1 and "model.pt" in str(caught[0].message)
+    ours = load_file(tmp_path / "ours" / "model.safetensors")
+    assert torch.equal(ours["cls_token"], official_state(official_config())["cls"])
+
+
+def test_a_prefix_that_only_some_keys_have_is_unexpected(checkpoint, tmp_path):
+    state = official_state(official_config())
+    state["module.cls"] = state.pop("cls")
+    with pytest.raises(zoo.WeightsError, match=r"unexpected tensor 'module\.cls'"):
+        zoo.convert(checkpoint(state=state), tmp_path / "ours")
+    for inner in (torch.zeros(3), {}, None):
+        with pytest.raises(zoo.WeightsError, match="'state_dict' holds a"):
+            zoo.convert(checkpoint(state={"state_dict": inner}), tmp_path / "ours")
+
+
 def test_sizes_come_from_the_name_unless_overridden():
     config = convert_config(official_config(size="small", _hidden_size=-1, _num_layers=3, _num_heads=-1, _head_size=-1))
     model = config["model"]
@@ -186,8 +248,9 @@ def test_installed_weights_load_by_name(checkpoint, tmp_path, monkeypatch):
     ("edit", "message"),
     [
         ({"dataset": "coco"}, "dataset 'coco' is not supported"),
-        ({"positional": "lookhere"}, "'lookhere' is not supported"),
-        ({"positional": "rope_mixed"}, "'rope_mixed' is not supported"),
+        ({"positional": "lookhere"}, "lookhere with 2 heads is not supported"),
+        ({"positional": "spiral"}, "'spiral' is not supported"),
+        ({"positional": "rope_mixed", "rope_mixed": {}}, "lacks rope_mixed.base"),
         ({"positional": ["pape"]}, "positional has an unusable value"),
         ({"normalize": True}, "normalize"),
         ({"patch_size": "16"}, "patch_size"),

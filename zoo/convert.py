@@ -1,6 +1,8 @@
 """Official PaPE checkpoints (config.json + model.pt) become folders of ours, by a key map alone.
 
-`model.pt` is opened with `weights_only=True`: a pickle that asks for anything but tensors is refused.
+`model.pt` is opened with `weights_only=True`: a pickle that asks for anything but tensors is refused. Lightning
+checkpoints saved under that name and the key prefixes of wrappers are understood, with a warning that names them.
+Where the released networks differ from ours by convention, the options of the encoding say so in the configuration.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from zoo.hub import release_folder
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["convert", "convert_config", "convert_state"]
+__all__ = ["convert", "convert_config", "convert_state", "unwrap"]
 
 SIZES = {"nano": "n", "tiny": "t", "small": "s", "base": "b"}
 SIZE_OVERRIDES = {
@@ -37,10 +39,17 @@ ENCODINGS: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
     "pape": ("pape", (("pape", "parabolas", "parabolas"),)),
     "pape_ri": ("pape-ri", ()),
     "rope": ("rope", (("rope", "base", "base"),)),
+    "rope_mixed": ("rope-mixed", (("rope_mixed", "base", "base"),)),
     "alibi": ("alibi", ()),
+    "lookhere": ("lookhere", ()),
     "absolute": ("sincos", (("absolute", "base", "base"),)),
     "nope": ("none", ()),
 }
+# The released LookHere has the slope of the first layer in all, and rounds its bias.
+LOOKHERE_OPTIONS = {"view": 90, "global_slope": 2.0, "layer_slopes": [1.5, 1.5], "round_bias": "bfloat16"}
+LOOKHERE_HEADS = 12
+# What training wrappers put in front of every key: data-parallel, torch.compile, and attributes of a Lightning module.
+PREFIXES = ("module.", "_orig_mod.", "model.", "classifier.")
 
 _BLOCK = r"encoder\.layers\.(\d+)\."
 KEY_MAP = [
@@ -54,6 +63,7 @@ KEY_MAP = [
     (_BLOCK + r"attention\.position_encoder\.position\.weight", r"encoder.blocks.\1.attn.encoding.position"),
     (_BLOCK + r"attention\.position_encoder\.ab\.weight", r"encoder.blocks.\1.attn.encoding.ab"),
     (_BLOCK + r"attention\.position_encoder\.position_scales", r"encoder.blocks.\1.attn.encoding.log_scale"),
+    (_BLOCK + r"attention\.position_encoder\.frequencies", r"encoder.blocks.\1.attn.encoding.frequencies"),
     (_BLOCK + r"attention\.position_encoder\.a\.weight", r"encoder.blocks.\1.attn.encoding.a.weight"),
     (_BLOCK + r"ffn\.fc([12])\.(weight|bias)", r"encoder.blocks.\1.mlp.fc\2.\3"),
     (r"classifier\.(weight|bias)", r"head.\1"),
@@ -74,7 +84,8 @@ def convert(source_folder: str | os.PathLike[str], out_folder: str | os.PathLike
 
     Raises:
         ConfigError: If the configuration is not of a supported kind, or `install` does not apply; nothing is written.
-        WeightsError: If `model.pt` is absent, is not a plain state dict, or has missing or unexpected tensors.
+        WeightsError: If `model.pt` is absent, neither is nor wraps a plain state dict, or has missing or unexpected
+            tensors.
     """
     import torch
 
@@ -90,7 +101,7 @@ def convert(source_folder: str | os.PathLike[str], out_folder: str | os.PathLike
     with torch.device("meta"):
         model = registry.architecture(config).build(config)
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    state = convert_state(_read_pickle(source / "model.pt"), config, source / "model.pt")
+    state = convert_state(unwrap(_read_pickle(source / "model.pt"), source / "model.pt"), config, source / "model.pt")
     checkpoints.compare_shapes(
         {key: tuple(value.shape) for key, value in state.items()}, expected, str(source / "model.pt")
     )
@@ -147,6 +158,13 @@ def convert_config(official: Mapping[str, Any], where: str = "config.json") -> d
     model["encoding_options"] = {
         ours: _get(official, where, section, key, kind=(int, float)) for section, key, ours in options
     }
+    if encoding == "lookhere":
+        if model["num_heads"] != LOOKHERE_HEADS:
+            raise ConfigError(
+                f"{where}: lookhere with {model['num_heads']} heads is not supported: the released layout is for "
+                f"{LOOKHERE_HEADS}"
+            )
+        model |= {"encoding_options": dict(LOOKHERE_OPTIONS), "class_token_position": None}
     if any(model[key] != value for key, value in presets.SIZES[SIZES[size]].items()):
         config["name"] = f"{encoding}-vit-custom-in1k"
     return config
@@ -158,7 +176,7 @@ def convert_state(
     """Our state dict of an official one, without copying what need not change.
 
     Args:
-        official: Official state dict.
+        official: Official state dict, see `unwrap`.
         config: Our configuration of the model.
         where: What it is, for messages.
 
@@ -187,9 +205,43 @@ def convert_state(
             _require(tuple(value.shape) == (1, heads, 1, 1), where, key, value)
             # The bound keeps w = 0 finite: its square is 0 to every float32 sum all the same.
             state[ours] = value.reshape(heads).double().abs().clamp_min(1e-18).log()
+        elif ours.endswith("encoding.frequencies"):  # (H, p, D / 2) holds periods.
+            state[ours] = value.double().reciprocal()
         else:
             state[ours] = value
     return state
+
+
+def unwrap(saved: Mapping[str, Any], where: str | Path = "model.pt") -> Mapping[str, Any]:
+    """The state dict in what a training framework saved, without the prefixes that all its keys share.
+
+    Args:
+        saved: A state dict, or a Lightning checkpoint with one under "state_dict".
+        where: What it is, for messages.
+
+    Returns:
+        The state dict with the keys of the official network. A UserWarning says what was taken off.
+
+    Raises:
+        WeightsError: If "state_dict" is not a state dict.
+    """
+    found = []
+    if "state_dict" in saved:
+        saved = saved["state_dict"]
+        found.append("the 'state_dict' of a Lightning checkpoint")
+        if not isinstance(saved, Mapping) or not saved:
+            raise WeightsError(f"{where}: 'state_dict' holds a {type(saved).__name__}; expected a state dict")
+    for _ in PREFIXES:  # Wrappers nest.
+        if prefix := _common_prefix(saved):
+            saved = {key.removeprefix(prefix): value for key, value in saved.items()}
+            found.append(f"keys without their prefix {prefix!r}")
+    if found:
+        warnings.warn(f"{where}: took {', '.join(found)}", stacklevel=3)
+    return saved
+
+
+def _common_prefix(state: Mapping[str, Any]) -> str | None:
+    return next((p for p in PREFIXES if all(isinstance(key, str) and key.startswith(p) for key in state)), None)
 
 
 def _require(holds: bool, where: str | Path, key: str, value: Tensor) -> None:

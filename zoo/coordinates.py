@@ -132,9 +132,9 @@ class Coordinates:
             positioned = torch.cat([self._ones(known.shape[0], count) * (at is not None), known], dim=1)
         bounds, integral = self.bounds, self.integral
         if at is not None:  # A positioned prefix may widen the sample.
+            integral = integral and bounds is not None and _whole_steps(bounds, at)
             if bounds is not None:
                 bounds = tuple((min(low, a), max(high, a)) for (low, high), a in zip(bounds, at, strict=True))
-            integral = integral and bounds is not None and _whole_steps(bounds, at)
         values = torch.cat([prefix, self.values], dim=1)
         return replace(self, values=values, positioned=positioned, bounds=bounds, integral=integral)
 
@@ -209,7 +209,8 @@ class Coordinates:
 def _whole_steps(bounds: Sequence[tuple[float, float]], at: Sequence[float]) -> bool:
     """Whether a token at `at` keeps a sample with these bounds on its grid and within the exact steps."""
     return all(
-        float(a - low).is_integer() and high - low <= _EXACT_STEPS for (low, high), a in zip(bounds, at, strict=True)
+        float(a - low).is_integer() and max(high, a) - min(low, a) <= _EXACT_STEPS
+        for (low, high), a in zip(bounds, at, strict=True)
     )
 
 

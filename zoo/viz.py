@@ -324,7 +324,7 @@ def position_bias(model: Any, images: torch.Tensor, *, query: tuple[int, int] | 
         logits = attention.position_bias(features, coords, slice(index, index + 1))
         if logits is None:
             name = model.config["model"]["encoding"]
-            raise ConfigError(f"encoding {name!r} adds no position bias to the logits; alibi, pape and pape-ri do")
+            raise ConfigError(f"encoding {name!r} adds no position bias to the logits, as alibi, pape and others do")
         maps.append(logits[0, :, 0, prefix:].unflatten(-1, (rows, columns)).double().cpu())
 
     layers = [module for module in model.modules() if isinstance(module, CoordinateAttention)]

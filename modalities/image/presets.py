@@ -99,7 +99,7 @@ def config(
             "in_chans": 3,
             "num_classes": num_classes,
             "encoding": encoding,
-            "encoding_options": dict(ENCODING_OPTIONS[encoding]),
+            "encoding_options": dict(ENCODING_OPTIONS.get(encoding, {})),
             "coordinate_origin": 1 if released else 0,
             "class_token_position": "origin" if released else None,
             "size_policy": "refuse",

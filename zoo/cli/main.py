@@ -21,6 +21,7 @@ COMMANDS = {
     "convert": "zoo.cli.convert:convert",
     "viz": "zoo.cli.viz:viz",
     "bench": "zoo.cli.bench:bench",
+    "encodings": "zoo.cli.encodings:encodings",
 }
 
 # typer may carry click inside; its own class leads to the base of usage errors wherever that lives.

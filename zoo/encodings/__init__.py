@@ -22,11 +22,22 @@ __all__ = ["create", "encodings"]
 TOKEN = {"learned": "zoo.encodings.learned:Learned", "sincos": "zoo.encodings.sincos:SinCos"}
 ATTENTION = {
     "alibi": "zoo.encodings.alibi:ALiBi",
+    "comrope-ld": "zoo.encodings.rope_generators:ComRoPELD",
+    "cpb": "zoo.encodings.cpb:ContinuousBias",
+    "golden-rope": "zoo.encodings.rope_directions:GoldenRoPE",
+    "kerple": "zoo.encodings.kerple:Kerple",
+    "liere": "zoo.encodings.rope_generators:LieRE",
+    "lookhere": "zoo.encodings.lookhere:LookHere",
     "none": "zoo.encodings.base:NoEncoding",
     "pape": "zoo.encodings.pape:PaPE",
     "pape-ri": "zoo.encodings.pape_ri:PaPERI",
     "pope": "zoo.encodings.pope:PoPE",
     "rope": "zoo.encodings.rope:RoPE",
+    "rope-1d": "zoo.encodings.rope:RoPE1D",
+    "rope-mixed": "zoo.encodings.rope_mixed:RoPEMixed",
+    "spiral-rope": "zoo.encodings.rope_directions:SpiralRoPE",
+    "string": "zoo.encodings.rope_generators:STRING",
+    "table": "zoo.encodings.relative_table:RelativeTable",
 }
 
 

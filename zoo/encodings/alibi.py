@@ -1,4 +1,4 @@
-"""ALiBi in p dimensions: a linear penalty on Euclidean distance (2108.12409; n-D as in CROMA, 2311.00566)."""
+"""ALiBi in p dimensions: a linear penalty on distance (2108.12409; n-D Euclidean as in CROMA, 2311.00566)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from zoo.coordinates import Coordinates
-from zoo.encodings.base import AttentionEncoding, Frame, algebra_dtype
+from zoo.encodings.base import AttentionEncoding, Frame
+from zoo.encodings.distance import PairFrame, choice_option, pair_frame
 
 __all__ = ["ALiBi", "slopes"]
+
+METRICS = ("euclidean", "manhattan", "index")
 
 
 def slopes(num_heads: int, device: torch.device | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -27,57 +30,52 @@ def slopes(num_heads: int, device: torch.device | None = None, dtype: torch.dtyp
 
 
 @dataclass(frozen=True)
-class _Distances(Frame):
-    values: Tensor  # (B or 1, N, p), centred
-    positioned: Tensor | None  # (B or 1, N)
+class _ALiBiFrame(PairFrame):
     slopes: Tensor  # (H, 1, 1)
-
-    def rows(self, rows: slice) -> Tensor:
-        """Euclidean distances (B or 1, rows, N), zero where a token has no position."""
-        difference = self.values[:, rows].unsqueeze(2) - self.values.unsqueeze(1)
-        distance = torch.linalg.vector_norm(difference, dim=-1)
-        if self.positioned is not None:
-            known = self.positioned[:, rows].unsqueeze(2) & self.positioned.unsqueeze(1)
-            distance = distance.masked_fill(~known, 0.0)
-        return distance
 
 
 @dataclass(frozen=True)
 class _LinearScore:
-    frame: _Distances
+    frame: _ALiBiFrame
+    order: int
 
     def bias(self, rows: slice) -> Tensor:
-        return -self.frame.slopes * self.frame.rows(rows).unsqueeze(1)
+        distances = self.frame.distances(rows, self.order).unsqueeze(1)
+        return self.frame.settle(-self.frame.slopes * distances, rows)
 
 
 class ALiBi(AttentionEncoding):
     """Bias -m_h |r_i - r_j| with a fixed slope per head, after the softmax scale; no parameters.
 
-    Tokens without a position give and get bias 0. It does not fold into q and k.
+    Tokens without a position give and get bias 0. It does not fold into q and k. Slopes are per unit of the
+    coordinates (patches), so axes of different kinds need commensurate units. Rotation-invariant with the Euclidean
+    distance only.
 
     Args:
         dim: Unused, part of the common signature.
         num_heads: Heads H, which fix the slopes.
         head_dim: Unused.
         coord_dim: Unused: distances work in any number of axes.
+        metric: `"euclidean"`; `"manhattan"`, the sum over axes of |D_a|; or `"index"`, the distance in the order of the
+            tokens as in the 1-D original, counting tokens with a position only.
     """
 
-    def __init__(self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int) -> None:
+    def __init__(self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, metric: str = "euclidean") -> None:
         super().__init__()
-        self.num_heads = num_heads
+        choice_option("metric", metric, METRICS)
+        self.num_heads, self.metric = num_heads, metric
 
-    def frame(self, coords: Coordinates, dtype: torch.dtype) -> _Distances:
-        """Centred coordinates; distances follow block by block."""
-        values = coords.centred(algebra_dtype(coords.values.dtype, dtype))
-        positioned = coords.positioned
-        if coords.packed:
-            values = values.unsqueeze(0)
-            positioned = None if positioned is None else positioned.unsqueeze(0)
-        return _Distances(
-            "score", values, positioned, slopes(self.num_heads, values.device, values.dtype).view(-1, 1, 1)
-        )
+    def frame(self, coords: Coordinates, dtype: torch.dtype) -> _ALiBiFrame:
+        """Centred coordinates (or token indices) and slopes; distances follow block by block."""
+        pairs = pair_frame(coords, dtype)
+        values = pairs.values
+        if self.metric == "index":
+            known = torch.ones_like(values[..., 0], dtype=torch.int64) if pairs.positioned is None else pairs.positioned
+            values = known.long().cumsum(dim=-1).to(values.dtype).unsqueeze(-1)
+        heads = slopes(self.num_heads, values.device, values.dtype).view(-1, 1, 1)
+        return _ALiBiFrame("score", values, pairs.positioned, heads)
 
     def score(self, x: Tensor, frame: Frame, scale: float) -> _LinearScore:
         """See `AttentionEncoding.score`."""
-        assert isinstance(frame, _Distances)
-        return _LinearScore(frame)
+        assert isinstance(frame, _ALiBiFrame)
+        return _LinearScore(frame, 1 if self.metric == "manhattan" else 2)

@@ -36,6 +36,7 @@ __all__ = [
     "make_frame",
     "pairs",
     "piece_dtype",
+    "rounded",
     "safe_radius",
 ]
 
@@ -157,7 +158,7 @@ def _scale(columns: list[Tensor], powers: tuple[int, ...], sign: int) -> Tensor:
     return torch.cat(parts, dim=-1)
 
 
-def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Rounds x to the precision of a 16-bit dtype, kept in float32, without gradient.
 
     By integer arithmetic, because compilers drop a conversion to 16 bit and back as if it did nothing.
@@ -170,10 +171,10 @@ def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 def _pieces(x: Tensor, dtype: torch.dtype, count: int) -> list[Tensor]:
     """Writes x as a sum of `count` numbers of 16-bit precision, largest first; the first carries the whole gradient."""
     x = x.float()
-    first = _rounded(x, dtype)
+    first = rounded(x, dtype)
     pieces, rest = [x + (first - x).detach()], (x - first).detach()
     for _ in range(count - 1):
-        pieces.append(_rounded(rest, dtype))
+        pieces.append(rounded(rest, dtype))
         rest = rest - pieces[-1]
     return pieces
 

@@ -128,9 +128,15 @@ def _weights(
     seen = _combine(visible, causal, q.shape[2], k.shape[2], rows, q.device)
     if seen is None:
         return logits.softmax(dim=-1)
-    nothing = ~seen.any(dim=-1, keepdim=True)
-    weights = logits.masked_fill(~(seen | nothing), float("-inf")).softmax(dim=-1)
-    return weights.masked_fill(nothing, 0.0)
+    logits, nothing = _mask_logits(logits, seen)
+    return logits.softmax(dim=-1).masked_fill(nothing, 0.0)
+
+
+def _mask_logits(logits: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Hides keys; rows that see nothing (scores may hide keys too) become all zero and are marked."""
+    logits = torch.where(seen, logits, float("-inf"))
+    nothing = (logits == float("-inf")).all(dim=-1, keepdim=True)
+    return logits.masked_fill(nothing, 0.0), nothing
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Tensor | None, causal: bool) -> Tensor:
@@ -167,8 +173,7 @@ def _scored(
         seen = _combine(visible, causal, queries, keys, rows, q.device)
         if seen is None:
             return F.scaled_dot_product_attention(q_rows, wide_k, wide_v, attn_mask=bias, scale=scale)
-        nothing = ~seen.any(dim=-1, keepdim=True)
-        bias = bias.masked_fill(~(seen | nothing), float("-inf"))
+        bias, nothing = _mask_logits(bias, seen)
         out = F.scaled_dot_product_attention(q_rows, wide_k, wide_v, attn_mask=bias, scale=scale)
         return out.masked_fill(nothing, 0.0)
 
