@@ -17,6 +17,7 @@ from zoo.training.checkpoint import CHECKPOINT, load_checkpoint
 from zoo.training.loop import METRICS, RECORD, Trainer, train
 from zoo.training.metrics import read_metrics
 from zoo.training.recipe import recipe_from_dict
+from zoo.training.snapshot import snapshot
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,20 @@ def test_interrupted_run_equals_the_uninterrupted_one(
     assert all(torch.equal(a[key], b[key]) for key in a)
     lines = [deterministic(read_metrics(tmp_path / name / METRICS)) for name in ("whole", "parts")]
     assert lines[0] == lines[1] and len(lines[0]) == 3
+
+
+def test_snapshot_of_a_stopped_run_loads(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_from_dict(tiny_settings(data, tmp_path / "run", ema=0.9))
+    with pytest.raises(WeightsError, match="resume from"):
+        snapshot(tmp_path / "run", tmp_path / "none")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        train(recipe)
+    folder, step = snapshot(tmp_path / "run", tmp_path / "cut")
+    average = load_checkpoint(tmp_path / "run")["ema"]
+    loaded = zoo.load(f"local-dir:{folder}").state_dict()
+    assert step == 3 and all(torch.equal(loaded[key], average[key]) for key in average)
+    assert train(recipe, resume=True).finished  # The run itself is as it was.
 
 
 def test_killed_run_repeats_the_steps_after_its_checkpoint(data: Path, tmp_path: Path) -> None:

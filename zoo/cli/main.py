@@ -21,6 +21,7 @@ COMMANDS = {
     "convert": "zoo.cli.convert:convert",
     "viz": "zoo.cli.viz:viz",
     "bench": "zoo.cli.bench:bench",
+    "snapshot": "zoo.cli.snapshot:snapshot",
     "encodings": "zoo.cli.encodings:encodings",
 }
 

@@ -170,6 +170,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "ema": None if self.ema is None else self.ema.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "config": json.dumps(self.model.config),
             "recipe": json.loads(json.dumps(self.recipe.to_dict())),
             "data": self.task.facts["sha256"],
             "processes": self.accelerator.num_processes,

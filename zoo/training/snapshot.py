@@ -1,0 +1,40 @@
+"""The weights of a run that is not finished, as a folder that loads like any other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from zoo import registry
+from zoo.config_file import check_config
+from zoo.errors import WeightsError
+from zoo.training.checkpoint import CHECKPOINT, load_checkpoint
+
+__all__ = ["snapshot"]
+
+
+def snapshot(run: Path, folder: Path) -> tuple[Path, int]:
+    """Writes the weights in a run's checkpoint: the moving average where the recipe has one.
+
+    They are those of a run cut short: the learning rate has not decayed. Say so wherever they are measured.
+
+    Args:
+        run: Folder of a run that was stopped, with its checkpoint.
+        folder: Folder to write, as `zoo.save` does.
+
+    Returns:
+        The folder, and the number of steps done.
+
+    Raises:
+        WeightsError: If there is no checkpoint, or it is damaged or of an older version.
+    """
+    import zoo
+
+    state = load_checkpoint(run)
+    if "config" not in state:
+        raise WeightsError(f"{run / CHECKPOINT}: written by an older version, which did not keep the configuration")
+    config = check_config(json.loads(state["config"]), str(run / CHECKPOINT))
+    config["model"]["drop_path"] = 0.0
+    model = registry.architecture(config).build(config)
+    model.load_state_dict(state["ema"] or state["model"])
+    return zoo.save(model, folder, dtype=state["recipe"]["weights_dtype"]), state["step"]
