@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +70,20 @@ def shared() -> Path:
 def tiny_config() -> dict[str, Any]:
     """A vision transformer of a few thousand parameters: 32 x 32 pictures, patch 8, three classes."""
     return copy.deepcopy(TINY_CONFIG)
+
+
+@pytest.fixture
+def file_size_limit() -> Callable[[int], contextlib.AbstractContextManager[None]]:
+    """Makes writing more than so many bytes into a file fail, as on a disk that fills up."""
+    resource = pytest.importorskip("resource")
+
+    @contextlib.contextmanager
+    def limit(size: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limit

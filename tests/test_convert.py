@@ -284,6 +284,8 @@ def test_unsupported_and_hostile_configurations(checkpoint, tmp_path, edit, mess
         (lambda s: s.update(cls=torch.full((1, 1, 16), float("nan"))), "cls_token holds NaN"),
         (lambda s: s.update(cls=torch.zeros(1, 1, 16, dtype=torch.int64)), "floating-point"),
         (lambda s: s.update(cls="text"), "floating-point"),
+        (lambda s: s.update(cls=s["cls"].to_sparse()), "sparse"),
+        (lambda s: s.update(cls=s["cls"].to("meta")), "without data"),
         (
             lambda s: s.update({"encoder.layers.0.attention.position_encoder.ab.weight": torch.zeros(3, 16)}),
             "impossible shape",

@@ -52,6 +52,7 @@ def test_unknown_keys_warn_by_name():
         ({"resize": ["squash"]}, "resize must be one of"),
         ({"interpolation": "lanczos"}, "interpolation must be one of"),
         ({"antialias": "yes"}, "true or false"),
+        ({"crop_fraction": 10**400}, "finite"),
         ({"crop_fraction": 0}, "0.01..1"),
         ({"crop_fraction": 1e-12}, "0.01..1"),
         ({"crop_fraction": float("nan")}, "finite"),
@@ -64,6 +65,19 @@ def test_unknown_keys_warn_by_name():
 def test_hostile_values_are_refused(bad, word):
     with pytest.raises(ConfigError, match=word):
         DataConfig.from_dict(bad)
+
+
+@pytest.mark.parametrize("key", ["input_size", "resize", "interpolation", "antialias", "crop_fraction", "mean"])
+def test_messages_stay_short(key):
+    with pytest.raises(ConfigError) as caught:
+        DataConfig.from_dict({key: "x" * 10_000})
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("size", ["64", 64.0, (64,), (64, 64, 3), None])
+def test_bad_sizes(size):
+    with pytest.raises(ConfigError, match=r"a side in pixels or \(height, width\)"):
+        IMAGENET.with_size(size)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists, max_leaves=6))

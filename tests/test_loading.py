@@ -140,6 +140,10 @@ def test_options_that_change_shapes_need_no_weights(folder, options):
         ({"in_chans": "3"}, "in_chans"),
         ({"encoding_options": {"parabolas": -4}}, "parabolas"),
         ({"encoding_options": {"unheard": 4}}, "unheard"),
+        ({"encoding_options": 5}, "encoding_options must map names to values"),
+        ({"encoding_options": {1: 2}}, "encoding_options must map names to values"),
+        ({"patch_size": torch.ones(2)}, "patch_size must be a plain value, got a Tensor"),
+        ({"input_size": "112"}, r"\(height, width\), not '112'"),
         ({"encoding": "papier"}, "papier"),
         ({"device": "toaster"}, "toaster"),
         ({"device": "cuda:77"}, "cuda:77"),
@@ -193,9 +197,9 @@ def test_untrained_names_say_how_to_train(monkeypatch):
 
 
 def test_missing_folder_and_hint():
-    for name in ("local-dir:does/not/exist", "local-dir:", "local-dir:a\0b", f"local-dir:{__file__}"):
+    for path in ("does/not/exist", "", "a\0b", __file__, "x" * 5000):
         with pytest.raises(zoo.WeightsError, match="no folder"):
-            zoo.load(name)
+            zoo.load(f"local-dir:{path}")
 
 
 # ---- embedded weights are verified
@@ -311,6 +315,27 @@ def test_failing_to_write_leaves_nothing_behind(model, tmp_path, monkeypatch):
     with pytest.raises(zoo.ConfigError, match="No space left"):
         zoo.save(model, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_that_refuses_is_not_called_damaged_weights(folder, monkeypatch):
+    with pytest.raises(zoo.ConfigError, match="pretrained=False"):
+        load(folder, device="meta")
+    monkeypatch.setattr(torch.Tensor, "to", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("out of memory")))
+    with pytest.raises(zoo.WeightsError, match="cannot be put on cpu: out of memory"):
+        load(folder)
+
+
+def test_unusable_names_of_folders(model, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("a\0b", "x" * 300, "loop/below"):
+        with pytest.raises(zoo.ConfigError, match="cannot write"):
+            zoo.save(model, tmp_path / name)
+
+
+def test_a_disk_that_fills_up_leaves_nothing_behind(model, tmp_path, file_size_limit):
+    with file_size_limit(10_000), pytest.raises(zoo.ConfigError, match="cannot write"):
+        zoo.save(model, tmp_path / "new")
+    assert not list(tmp_path.iterdir())
 
 
 def test_unusable_models_are_not_saved(model, tmp_path):

@@ -114,7 +114,7 @@ def test_any_size(model, size):
         ((32, 33), "use 32 or 40"),
         (0, "out of range"),
         (-8, "out of range"),
-        ("9", "must be a list"),
+        ("9", "a side in pixels"),
     ],
 )
 def test_bad_size(model, size, word):
@@ -355,6 +355,15 @@ def test_save(result, tmp_path):
         assert not (tmp_path / bad).exists()
     with pytest.raises(DataError, match="cannot be written"):
         result.save(path / "below.png")
+
+
+def test_save_that_fails_leaves_nothing(result, tmp_path, file_size_limit):
+    for name in ("out.xbm", "a\0b.png"):
+        with pytest.raises(DataError, match="cannot be written"):
+            result.save(tmp_path / name)
+    with file_size_limit(500), pytest.raises(DataError, match="cannot be written"):
+        result.save(tmp_path / "out.png")
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]
 
 
 def test_results_made_by_hand_have_no_plot():

@@ -21,6 +21,7 @@ from zoo.errors import DataError
         (RGB > 127, (RGB > 127) * np.uint8(255)),
         (RGB[::-2, ::3], RGB[::-2, ::3]),
         (np.asfortranarray(RGB), RGB),
+        (RGB[..., 0].copy().view(np.matrix), np.repeat(RGB[..., :1], 3, 2)),
         (torch.from_numpy(RGB).permute(2, 0, 1), RGB),
         (torch.from_numpy(RGB).permute(2, 0, 1).float() / 255, RGB),
         (torch.from_numpy(RGB[..., 0].copy()), np.repeat(RGB[..., :1], 3, 2)),

@@ -64,6 +64,14 @@ def test_nothing_found(folder, tmp_path):
         expand(f"{folder}/*.txt")
 
 
+def test_an_empty_name_is_not_the_current_folder(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert not holds_many("")
+    with pytest.raises(DataError, match="an empty name"):
+        expand("")
+    assert expand(".")
+
+
 def test_what_holds_many(folder):
     assert all(map(holds_many, ([], (), iter([]), folder, str(folder), f"{folder}/*", "absent-*.png")))
     singles = ("absent.png", "http://host/*.png", b"*", RGB, torch.zeros(3, 4, 4), Source(RGB, "x"), None, "a\0*")

@@ -82,6 +82,9 @@ def test_unknown_source_is_named(name: str) -> None:
         ("[1, 2]", "not a result file"),
         ('{"results": []}', "not a result file"),
         ('{"results": [{"size": 0, "top1": 50}]}', "positive number of pixels"),
+        ('{"results": [{"size": 1e300, "top1": 50}]}', "positive number of pixels"),
+        ('{"results": [{"size": Infinity, "top1": 50}]}', "not a readable JSON file"),
+        ("[" * 100_000, "not a readable JSON file"),
         ('{"results": [{"size": 112, "top1": 250}]}', "from 0 to 100"),
         ('{"results": [{"size": 112}]}', "from 0 to 100"),
     ],
@@ -140,7 +143,16 @@ def test_save_refuses_what_it_cannot_write(tmp_path: Path) -> None:
         viz.save(figure, tmp_path / "absent" / "a.png")
     with pytest.raises(ConfigError, match=r"\.png, \.svg or \.pdf"):
         viz.save(figure, tmp_path / "a.exe")
-    assert not list(tmp_path.iterdir())
+    (tmp_path / "taken.png").mkdir()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        viz.save(figure, tmp_path / "taken.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.png"]
+
+
+def test_dollars_in_names_are_no_formulas(tmp_path: Path) -> None:
+    name = r"run$\frac$1"
+    figure = viz.extrapolation([viz.Curve(name, {224: 1.0}), viz.Curve("other", {224: 2.0})], title=name)
+    assert viz.save(figure, tmp_path / "a.png").is_file()
 
 
 def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 from zoo import registry
 from zoo.card_text import render_config, render_entry, render_record
 from zoo.errors import ConfigError
+from zoo.files import write_whole
 
 __all__ = [
     "ModelCard",
@@ -176,10 +176,8 @@ def write_card(name: str) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".tmp")
     try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
+        write_whole(path, text)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
 

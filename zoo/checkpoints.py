@@ -132,15 +132,21 @@ def read_tensors(path: Path, dtype: torch.dtype, device: torch.device) -> Iterat
     """Yields the tensors of a safetensors file one by one, copied out of the file and cast.
 
     Raises:
-        WeightsError: If the file is damaged or a tensor holds NaN or infinite values (in `dtype`).
+        WeightsError: If the file is damaged, a tensor holds NaN or infinite values (in `dtype`), or the device's memory
+            does not suffice.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118 (not a mapping)
-                tensor = file.get_tensor(key).to(device=device, dtype=dtype, copy=True)
-                if not torch.isfinite(tensor).all():
+                stored = file.get_tensor(key)
+                try:
+                    tensor = stored.to(device=device, dtype=dtype, copy=True)
+                    finite = bool(torch.isfinite(tensor).all())
+                except RuntimeError as error:  # The file is not to blame.
+                    raise WeightsError(f"{path} cannot be put on {device}: {' '.join(str(error).split())}") from None
+                if not finite:
                     raise WeightsError(f"{path}: {key} holds NaN or infinite values in {dtype}")
                 yield key, tensor
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
@@ -156,20 +162,23 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
     Raises:
         ConfigError: If `folder` is a file or holds files of another origin that would be overwritten.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     from zoo.cards import is_generated
 
     text = dump_config(config)
-    folder = folder.expanduser().resolve()
-    _refuse_foreign(folder)
     try:
+        folder = folder.expanduser().resolve()
+        _refuse_foreign(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         # On the same file system; unlike a folder of tempfile, with the usual permissions.
         staging = (folder if folder.exists() else folder.parent) / f".{folder.name}.{uuid.uuid4().hex[:12]}"
         staging.mkdir()
-    except OSError as error:
-        raise ConfigError(f"cannot write {folder}: {error.strerror or error}") from None
+    except (OSError, ValueError, RuntimeError) as error:  # A null byte, a loop of links; but also errors of our own.
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"cannot write {str(folder):.300}: {getattr(error, 'strerror', None) or error}") from None
     try:
         save_file({key: value.contiguous() for key, value in tensors.items()}, staging / WEIGHTS, {"format": "pt"})
         (staging / CONFIG).write_text(text, encoding="utf-8")
@@ -181,8 +190,8 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
         keep_card = (folder / CARD).exists() and not is_generated((folder / CARD).read_text("utf-8", "replace"))
         for name in (WEIGHTS, CONFIG) if keep_card else (WEIGHTS, CONFIG, CARD):
             os.replace(staging / name, folder / name)
-    except OSError as error:
-        raise ConfigError(f"cannot write {folder}: {error.strerror or error}") from None
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}") from None
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 

@@ -190,6 +190,8 @@ def convert_state(
     for key, value in official.items():
         if not isinstance(key, str) or not isinstance(value, torch.Tensor) or not value.is_floating_point():
             raise WeightsError(f"{where}: {key!r:.80} is not a tensor of floating-point weights")
+        if value.layout is not torch.strided or value.is_meta:
+            raise WeightsError(f"{where}: {key!r:.80} is a sparse tensor, or one without data")
         ours = next((re.sub(pattern, new, key) for pattern, new in KEY_MAP if re.fullmatch(pattern, key)), None)
         if ours is None:
             raise WeightsError(f"{where} has an unexpected tensor {key!r:.100}")

@@ -48,17 +48,17 @@ class DataConfig:
     def __post_init__(self) -> None:
         size = _sequence("input_size", self.input_size)
         if len(size) != 3 or not all(_is_int(value) for value in size):
-            raise ConfigError(f"data: input_size must be three integers (channels, height, width), not {size!r}")
+            raise ConfigError(f"data: input_size must be three integers (channels, height, width), not {size!r:.80}")
         if not (1 <= size[0] <= _MAX_CHANNELS and all(1 <= side <= _MAX_SIDE for side in size[1:])):
-            raise ConfigError(f"data: input_size {size!r} is out of range (1 to {_MAX_SIDE} pixels a side)")
+            raise ConfigError(f"data: input_size {size!r:.80} is out of range (1 to {_MAX_SIDE} pixels a side)")
         if self.resize not in RESIZES:
-            raise ConfigError(f"data: resize must be one of {', '.join(RESIZES)}, not {self.resize!r}")
+            raise ConfigError(f"data: resize must be one of {', '.join(RESIZES)}, not {self.resize!r:.80}")
         if self.interpolation not in INTERPOLATIONS:
             raise ConfigError(
-                f"data: interpolation must be one of {', '.join(INTERPOLATIONS)}, not {self.interpolation!r}"
+                f"data: interpolation must be one of {', '.join(INTERPOLATIONS)}, not {self.interpolation!r:.80}"
             )
         if not isinstance(self.antialias, bool):
-            raise ConfigError(f"data: antialias must be true or false, not {self.antialias!r}")
+            raise ConfigError(f"data: antialias must be true or false, not {self.antialias!r:.80}")
         crop_fraction = _number("crop_fraction", self.crop_fraction)
         # Below 1 % the picture would be enlarged a hundredfold before the crop.
         if not 0.01 <= crop_fraction <= 1:
@@ -89,7 +89,8 @@ class DataConfig:
             raise ConfigError(f"data: expected a mapping of settings, not {type(values).__name__}")
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(str(key) for key in values if key not in known):
-            warnings.warn(f"data: unknown settings ignored: {', '.join(unknown)}", UserWarning, stacklevel=2)
+            names = ", ".join(f"{key:.40}" for key in unknown[:10])
+            warnings.warn(f"data: unknown settings ignored: {names}", UserWarning, stacklevel=2)
         settings = {key: value for key, value in values.items() if key in known}
         size = settings.get("input_size")
         if isinstance(size, (list, tuple)) and size and _is_int(size[0]) and 1 <= size[0] <= _MAX_CHANNELS:
@@ -119,7 +120,9 @@ class DataConfig:
 
     def with_size(self, size: int | tuple[int, int]) -> DataConfig:
         """Returns a copy for another input size: a side in pixels, or (height, width)."""
-        sides = (size, size) if _is_int(size) else _sequence("input_size", size)
+        if not _is_int(size) and not (isinstance(size, (list, tuple)) and len(size) == 2):
+            raise ConfigError(f"data: a size is a side in pixels or (height, width), not {size!r:.80}")
+        sides = size if isinstance(size, (list, tuple)) else (size, size)
         return self.replace(input_size=(self.input_size[0], *sides))
 
 
@@ -129,11 +132,14 @@ def _is_int(value: object) -> bool:
 
 def _sequence(name: str, value: object) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
-        raise ConfigError(f"data: {name} must be a list, not {value!r}")
+        raise ConfigError(f"data: {name} must be a list, not {value!r:.80}")
     return tuple(value)
 
 
 def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"data: {name} must be a finite number, not {value!r}")
-    return float(value)
+    try:
+        if not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # An integer beyond every float.
+        pass
+    raise ConfigError(f"data: {name} must be a finite number, not {value!r:.80}")

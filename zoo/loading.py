@@ -199,6 +199,10 @@ def _apply_options(
     data = DataConfig.from_dict(config["data"])
     options = dict(model_kwargs)
     size = options.pop("input_size", None)
+    if encoding_options is not None and not (
+        isinstance(encoding_options, Mapping) and all(isinstance(key, str) for key in encoding_options)
+    ):
+        raise ConfigError(f"encoding_options must map names to values, got {encoding_options!r:.80}")
     allowed = [key for key in model if key not in ("in_chans", "num_classes", "encoding_options")]
     unknown = [key for key in options if key not in allowed]
     if unknown:
@@ -208,6 +212,9 @@ def _apply_options(
     elif encoding_options is not None:
         options["encoding_options"] = {**model["encoding_options"], **encoding_options}
     for key, value in options.items():
+        # Arrays and tensors have no single answer to `!=`, and no place in a config.json.
+        if not isinstance(value, (bool, int, float, str, list, tuple, Mapping, type(None))):
+            raise ConfigError(f"{key} must be a plain value, got a {type(value).__name__}")
         if value != model[key]:
             adapted.append(f"{key}: {model[key]} -> {value}")
             model[key] = value
@@ -231,6 +238,8 @@ def _build_with_weights(
     """Builds the model without allocating it, compares shapes, and only then reads the tensors."""
     path, source_chans = source.weights, source.config["model"]["in_chans"]
     assert path is not None
+    if device.type == "meta":
+        raise ConfigError("device 'meta' holds no weights: use it with pretrained=False")
     found = checkpoints.read_shapes(path)
     with torch.device("meta"):
         model = registry.architecture(config).build(config)

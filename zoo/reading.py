@@ -130,6 +130,8 @@ def as_source(value: Any, index: int | None = None) -> Source:
     if isinstance(value, str):
         if is_url(value):
             return Source(value, value)
+        if not value:  # A path of nothing would be the current folder.
+            raise DataError("an empty name is no source; the current folder is '.'")
         scheme, separator, _ = value.partition("://")
         if separator and not os.path.exists(value):
             raise DataError(f"{value}: {scheme}:// addresses are not read; pass http(s)://, a path or the bytes")
@@ -149,7 +151,7 @@ def holds_many(source: Any) -> bool:
     """Says whether a source stands for any number of things: a list, an iterator, a folder or a pattern."""
     if isinstance(source, (list, tuple, Iterator)):
         return True
-    if isinstance(source, (str, os.PathLike)) and not is_url(source):
+    if isinstance(source, (str, os.PathLike)) and source != "" and not is_url(source):
         path = Path(source).expanduser()
         with contextlib.suppress(OSError, ValueError):
             return path.is_dir() or (not os.path.lexists(path) and glob.has_magic(str(path)))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.errors import DataError, ZooError, require
+from zoo.files import write_whole
 
 if TYPE_CHECKING:
     import pandas
@@ -135,13 +136,14 @@ class ClassificationResults:
         form = PIL.Image.registered_extensions().get(path.suffix.lower())
         if form not in PIL.Image.SAVE:
             raise DataError(f"{path}: no picture format for the suffix {path.suffix!r}; use .png, .jpg or .webp")
-        buffer = io.BytesIO()
-        self.plot().save(buffer, form)  # Encoded first, so that a failure leaves no half-written file.
+        picture, buffer = self.plot(), io.BytesIO()
         try:
+            picture.save(buffer, form)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(buffer.getvalue())
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+            write_whole(path, buffer.getvalue())
+        except (OSError, ValueError) as error:  # ValueError: a null byte in the name.
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"{path}: cannot be written ({reason})") from error
         return path
 
 

@@ -45,8 +45,8 @@ def locate(
     if isinstance(name, str) and name.startswith("local-dir:"):
         path = name.removeprefix("local-dir:")
         folder = Path(path).expanduser()
-        if not path or not folder.is_dir():
-            raise WeightsError(f"'{name:.200}': there is no folder {folder}")
+        if not path or not _is_folder(folder):
+            raise WeightsError(f"'{name:.200}': there is no folder {str(folder):.200}")
         return _from_folder(folder, pretrained)
     entry = registry.entry(name)
     if revision is not None:
@@ -61,6 +61,13 @@ def locate(
         return _released(entry, hub.release_folder(name, cache_dir))
     how = f"train them with `{entry.command}`, or get" if entry.command else "train it yourself, or get"
     raise WeightsError(f"{name} has no published weights: {how} the architecture alone with pretrained=False")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # Too long.
+        return False
 
 
 def _from_folder(folder: Path, pretrained: bool, sha256: str | None = None) -> Source:

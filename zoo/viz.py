@@ -5,7 +5,6 @@ Functions return matplotlib figures (`save` writes them). matplotlib is an optio
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo.config_file import parse_json
 from zoo.errors import ConfigError, DataError, UnknownModelError, require
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ __all__ = [
 # Okabe and Ito's colours, told apart with any colour vision; markers tell the curves apart in grey print as well.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_LARGEST = 65_536  # Size in pixels, as in `DataConfig`.
 _INK, _MUTED = "#222222", "#767676"
 _DISPLAY = {"pape": "PaPE", "pape-ri": "PaPE-RI", "rope": "RoPE", "alibi": "ALiBi", "none": "no position"}
 _STYLE = {
@@ -49,6 +50,7 @@ _STYLE = {
     "grid.color": "#E4E4E4",
     "grid.linewidth": 0.8,
     "axes.axisbelow": True,
+    "text.parse_math": False,  # A $ in the name of a model or folder is a $.
 }
 
 
@@ -93,8 +95,8 @@ def curves(sources: Iterable[str | os.PathLike[str]]) -> list[Curve]:
 
 def _from_results(path: Path) -> Iterator[tuple[str, Any, Any]]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = parse_json(path.read_bytes(), str(path))
+    except (OSError, ConfigError) as error:
         raise DataError(f"{path}: not a readable JSON file ({error})") from error
     rows = content.get("results") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
@@ -127,16 +129,16 @@ def _from_record(name: str) -> Iterator[tuple[str, Any, Any]]:
 def _size(value: Any, source: object) -> int:
     try:
         size = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         size = 0
-    if size < 1:
-        raise DataError(f"{source}: a size must be a positive number of pixels, got {value!r}")
+    if not 1 <= size <= _LARGEST:
+        raise DataError(f"{source}: a size must be a positive number of pixels up to {_LARGEST}, got {value!r:.80}")
     return size
 
 
 def _percent(value: Any, source: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-        raise DataError(f"{source}: top-1 accuracy must be a number from 0 to 100, got {value!r}")
+        raise DataError(f"{source}: top-1 accuracy must be a number from 0 to 100, got {value!r:.80}")
     return float(value)
 
 
@@ -256,6 +258,8 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
     try:
         figure.savefig(partial, format=kind, facecolor="white")
         partial.replace(target)
+    except OSError as error:
+        raise ConfigError(f"{target}: cannot be written ({error.strerror or error})") from error
     finally:
         partial.unlink(missing_ok=True)
     return target

@@ -217,7 +217,7 @@ def _from_array(value: Any, name: str, limit: int | None) -> np.ndarray:
         except Exception as error:  # Sparse, quantised and meta tensors.
             raise DataError(f"{name}: a tensor that cannot be read as an array ({error})") from error
     elif isinstance(value, np.ndarray):
-        array = value
+        array = np.asarray(value)  # A np.matrix stays two-dimensional whatever is done to it.
     else:
         raise DataError(
             f"{name}: a {type(value).__name__} is no picture; pass a path, URL, bytes, PIL image, array or tensor"

@@ -50,12 +50,12 @@ def eval_(
         quiet=quiet,
         command=command,
     )
-    if out is not None:
-        _write(out, report)
     if as_json:
         print(json.dumps(report, indent=2))
     else:
         _print_table(report)
+    if out is not None:  # Last: a disk that is full must not cost the numbers.
+        _write(out, report)
 
 
 def _parse_sizes(text: str | None) -> list[int] | None:
@@ -70,17 +70,14 @@ def _parse_sizes(text: str | None) -> list[int] | None:
 
 
 def _write(path: Path, report: dict[str, Any]) -> None:
-    import os
-
     from zoo.errors import ConfigError
+    from zoo.files import write_whole
 
-    partial = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        os.replace(partial, path)
+        write_whole(path, json.dumps(report, indent=2) + "\n")
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error}") from error
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _print_table(report: dict[str, Any]) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 
 from zoo.errors import ZooError
+from zoo.results import one_line
 
 # Command name -> "module:function". The modules are light; what they run is imported inside the functions.
 COMMANDS = {
@@ -63,7 +66,7 @@ def build_app() -> typer.Typer:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the command line and exits: 0 done, 2 the user's input was wrong, 1 a defect of ours.
+    """Runs the command line and exits: 0 done, 2 wrong input or files that cannot be used, 1 a defect of ours.
 
     Args:
         argv: Arguments without the program name; `None` takes `sys.argv`.
@@ -72,8 +75,12 @@ def main(argv: list[str] | None = None) -> None:
     debug = "--debug" in arguments
     if debug:  # Accepted anywhere on the line, not only before the command.
         arguments = ["--debug", *[a for a in arguments if a != "--debug"]]
+    _open_closed_streams()
     try:
-        code = build_app()(arguments, standalone_mode=False)
+        with warnings.catch_warnings():
+            if not debug:
+                warnings.showwarning = _show_warning
+            code = build_app()(arguments, standalone_mode=False)
     except typer.Exit as stop:
         code = stop.exit_code
     except _UsageError as error:
@@ -82,19 +89,31 @@ def main(argv: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         code = 130
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # typer exits by itself when the reader of a pipe has gone.
         code = 0
     except Exception as error:
         if debug:
             traceback.print_exc()
-        message = " ".join(str(error).split()) or type(error).__name__
-        if isinstance(error, ZooError):
+        message = one_line(str(error)) or type(error).__name__
+        if isinstance(error, (ZooError, OSError)):  # The latter: a full disk, a folder without permission, ...
             print(f"error: {message}", file=sys.stderr)
             code = EXIT_USER_ERROR
         else:
             print(f"error: {type(error).__name__}: {message} (a defect; run again with --debug)", file=sys.stderr)
             code = EXIT_INTERNAL
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_closed_streams() -> None:
+    """Gives the process streams that it was started without (`>&-`), which Python leaves `None`."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (as long as the process)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """One line without the place in our code; names in files of strangers may hold line ends and escape codes."""
+    print(f"warning: {one_line(str(message))}", file=sys.stderr)
 
 
 if __name__ == "__main__":
