@@ -203,6 +203,11 @@ def test_kernel_choice_is_forced_refused_and_reported(monkeypatch):
     assert kernels.select().backend == kernels.default_backend() == "sdpa"
     monkeypatch.setenv("ZOO_KERNEL", "eager")
     assert kernels.select().reason == "forced by ZOO_KERNEL"
+    with kernels.trace() as outer:
+        with kernels.trace():
+            pass
+        block("none")(torch.randn(1, 4, DIM), coordinates.grid(2, 2))
+    assert len(outer) == 1
     with kernels.use("sdpa"):
         assert kernels.select().backend == "sdpa"
     monkeypatch.setenv("ZOO_KERNEL", "warp")
@@ -216,6 +221,14 @@ def test_bad_shapes_are_explained():
     attention, coords, x = block("pape"), coordinates.grid(2, 2), torch.randn(1, 4, DIM)
     with pytest.raises(DataError, match=r"\(B, N, 24\)"):
         attention(torch.randn(1, 4, 7), coords)
+    for wrong in ((x, None), (x, x), ([1], coords), (x, coords, [True])):
+        with pytest.raises(DataError, match="attention takes"):
+            attention(*wrong)
+    for sizes in ((0, 1, 2), (8, "2", 2), (8, 2, True)):
+        with pytest.raises(ConfigError, match="positive whole number"):
+            CoordinateAttention(*sizes)
+    with pytest.raises(ConfigError, match="head_dim"):
+        CoordinateAttention(8, 2, 2, head_dim=0)
     with pytest.raises(DataError, match="2 numbers for each of 4 tokens"):
         attention(x, coordinates.grid(2, 3))
     with pytest.raises(DataError, match="2 numbers"):

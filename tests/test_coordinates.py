@@ -95,8 +95,12 @@ def test_bad_coordinates_are_refused():
         Coordinates(torch.zeros(2, 2))
     with pytest.raises(DataError, match="positioned"):
         Coordinates(torch.zeros(1, 2, 2), positioned=torch.ones(1, 3, dtype=torch.bool))
-    with pytest.raises(DataError, match="at least one token"):
-        coordinates.grid(0, 3)
+    for sides in ((0, 3), (2.5, 4)):
+        with pytest.raises(DataError, match="whole number of tokens"):
+            coordinates.grid(*sides)
+    for offsets in (torch.tensor([]), torch.tensor([0.0, 2.0]), torch.tensor(3)):
+        with pytest.raises(DataError, match="cu_seqlens"):
+            Coordinates(torch.zeros(2, 2), cu_seqlens=offsets)
     with pytest.raises(DataError, match="time_scale"):
         coordinates.events(*(torch.zeros(1, 1, dtype=torch.int64),) * 3, time_scale=0)
 

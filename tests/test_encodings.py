@@ -157,6 +157,7 @@ def test_pape_adds_the_parameters_of_the_paper():
         ("pape", {"parabolas": True}, "whole number"),
         ("rope", {"base": float("nan")}, "'base'"),
         ("rope", {"base": "1e4"}, "'base'"),
+        ("rope", {"base": 10**400}, "'base'"),
         ("alibi", {"base": 2.0}, "no option"),
     ],
 )

@@ -69,9 +69,18 @@ def test_sizes_off_the_patch_are_refused_or_padded(tiny_config):
 
 
 @pytest.mark.parametrize(
-    "bad", [torch.randn(3, 16, 16), torch.randn(1, 4, 16, 16), torch.zeros(1, 3, 16, 16, dtype=torch.uint8),
-            torch.randn(1, 3, 0, 16), torch.randn(0, 3, 16, 16)]
-)  # fmt: skip
+    "bad",
+    [
+        [[1.0]],
+        torch.randn(1, 3, 16, 16).half(),
+        torch.randn(1, 3, 16, 16, device="meta"),
+        torch.randn(3, 16, 16),
+        torch.randn(1, 4, 16, 16),
+        torch.zeros(1, 3, 16, 16, dtype=torch.uint8),
+        torch.randn(1, 3, 0, 16),
+        torch.randn(0, 3, 16, 16),
+    ],
+)
 def test_bad_inputs_are_refused(bad, tiny_config):
     with pytest.raises(DataError):
         build(tiny_config)(bad)
@@ -88,7 +97,7 @@ def test_intermediates(model):
     tokens = model.encoder.norm(every[0])[:, 1:]
     assert torch.equal(first[0].flatten(2).transpose(1, 2), tokens)
     assert torch.equal(model.forward_intermediates(picture, [-1])[1][0], every[1])
-    for wrong in ([2], [-3], [], 3):
+    for wrong in ([2], [-3], [], 3, "a", [1.5], True, torch.tensor([1])):
         with pytest.raises(ConfigError, match="indices"):
             model.forward_intermediates(picture, wrong)
     with pytest.raises(ConfigError, match="tokens"):
@@ -102,6 +111,9 @@ def test_head_reset_follows_the_config(model):
     assert model(images(2, 2)).shape == (2, 7)
     assert model.head.bias.tolist() == pytest.approx([-math.log(7)] * 7)
     assert model.config["model"]["num_classes"] == 7 and model.config["labels"] is None
+    for wrong in ("x", 2.5, None, True, -1, 10**12):
+        with pytest.raises(ConfigError, match="num_classes"):
+            model.reset_classifier(wrong)
     model.reset_classifier(0)
     assert torch.equal(model(images(2, 2)), features[:, 0])
 

@@ -48,8 +48,15 @@ class CoordinateAttention(nn.Module):
         **encoding_options: Any,
     ) -> None:
         super().__init__()
-        if min(dim, num_heads, coord_dim) < 1:
-            raise ConfigError(f"dim {dim}, num_heads {num_heads} and coord_dim {coord_dim} must be positive")
+        sizes = {
+            "dim": dim,
+            "num_heads": num_heads,
+            "coord_dim": coord_dim,
+            "head_dim": 1 if head_dim is None else head_dim,
+        }
+        for name, size in sizes.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ConfigError(f"{name} must be a positive whole number, got {size!r:.80}")
         if head_dim is None:
             if dim % num_heads:
                 raise ConfigError(f"dim {dim} is not a multiple of num_heads {num_heads}: give head_dim")
@@ -148,6 +155,9 @@ class CoordinateAttention(nn.Module):
         return q, k, None
 
     def _check(self, x: Tensor, coords: Coordinates, mask: Tensor | None) -> None:
+        if not isinstance(x, Tensor) or not isinstance(coords, Coordinates) or not isinstance(mask, Tensor | None):
+            kinds = ", ".join(type(value).__name__ for value in (x, coords, mask))
+            raise DataError(f"attention takes a tensor, Coordinates and a mask tensor or None, got {kinds}")
         dims = 2 if coords.packed else 3
         if x.dim() != dims or x.shape[-1] != self.dim:
             shape = f"(N_total, {self.dim})" if coords.packed else f"(B, N, {self.dim})"

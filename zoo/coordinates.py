@@ -55,6 +55,12 @@ class Coordinates:
                 f"coordinates must be float32 or float64, got {self.values.dtype}: 16-bit and integer coordinates lose "
                 "positions; subtract a large origin in float64 or int64, then convert"
             )
+        if self.cu_seqlens is not None and (
+            self.cu_seqlens.dim() != 1
+            or not len(self.cu_seqlens)
+            or self.cu_seqlens.dtype not in (torch.int32, torch.int64)
+        ):
+            raise DataError("cu_seqlens must be a vector of int32 or int64 offsets, from 0 to the number of tokens")
         if self.positioned is not None and (
             self.positioned.dtype != torch.bool or self.positioned.shape[-1] != self.values.shape[-2]
         ):
@@ -222,8 +228,8 @@ def _lattice(
     shape: Sequence[int], order: Sequence[int], origin: float, device: torch.device | str | None, dtype: torch.dtype
 ) -> Coordinates:
     """A regular grid with the last axis running fastest; `order` lists grid axes in the order of the coordinates."""
-    if any(n < 1 for n in shape):
-        raise DataError(f"a grid needs at least one token along each axis, got {tuple(shape)}")
+    if any(not isinstance(n, int | torch.SymInt) or n < 1 for n in shape):
+        raise DataError(f"a grid needs a whole number of tokens, at least one, along each axis, got {tuple(shape)}")
     ticks = [torch.arange(n, device=device, dtype=dtype) + origin for n in shape]
     mesh = torch.meshgrid(*ticks, indexing="ij")
     values = torch.stack([mesh[axis].reshape(-1) for axis in order], dim=-1).unsqueeze(0)

@@ -242,21 +242,21 @@ class VisionTransformer(nn.Module):
     def _block_indices(indices: int | Sequence[int] | None, depth: int) -> list[int]:
         if indices is None:
             return list(range(depth))
-        if isinstance(indices, int):
+        if isinstance(indices, int) and not isinstance(indices, bool):
             if not 1 <= indices <= depth:
                 raise ConfigError(
                     f"the number of last blocks must be 1 to {depth} (block indices go in a list), got {indices}"
                 )
             return list(range(depth - indices, depth))
-        chosen = list(indices)
-        if not chosen or any(not -depth <= index < depth for index in chosen):
+        chosen = list(indices) if isinstance(indices, (list, tuple, range)) else []
+        if not chosen or any(type(index) is not int or not -depth <= index < depth for index in chosen):
             raise ConfigError(f"block indices must lie in -{depth}..{depth - 1} and not be empty, got {indices!r}")
         return [index % depth for index in chosen]
 
     def reset_classifier(self, num_classes: int) -> None:
         """Gives the model a new head: zero weight and class-prior bias -ln(K) as released; 0 removes the head."""
-        if num_classes < 0:
-            raise ConfigError(f"num_classes must be 0 or more, got {num_classes}")
+        if isinstance(num_classes, bool) or not isinstance(num_classes, int) or not 0 <= num_classes <= 1_000_000:
+            raise ConfigError(f"num_classes must be a whole number from 0 to 1,000,000, got {num_classes!r:.80}")
         self.num_classes = num_classes
         if num_classes == 0:
             self.head = nn.Identity()

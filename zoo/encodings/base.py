@@ -5,7 +5,6 @@ Legend: B batch, N tokens, C features, H heads, D head width, p coordinate axes.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -129,7 +128,7 @@ def number_option(name: str, value: float, *, low: float, high: float, integer: 
         ConfigError: If it is not a finite number (or whole number) in [low, high].
     """
     kinds: tuple[type, ...] = (int,) if integer else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value) or not low <= value <= high:
+    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:  # NaN is in no range.
         what = "a whole number" if integer else "a number"
-        raise ConfigError(f"encoding option {name!r} must be {what} from {low:g} to {high:g}, got {value!r}")
+        raise ConfigError(f"encoding option {name!r} must be {what} from {low:g} to {high:g}, got {value!r:.80}")
     return value

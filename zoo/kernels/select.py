@@ -67,7 +67,9 @@ def trace() -> Iterator[list[Choice]]:
     try:
         yield choices
     finally:
-        _traces.remove(choices)
+        _traces[:] = [
+            open_trace for open_trace in _traces if open_trace is not choices
+        ]  # Equal lists are not the same.
 
 
 def default_backend(device: torch.device | str | None = None) -> str:
