@@ -5,6 +5,7 @@ Legend: B batch, N tokens, C features, H heads, D head width, p coordinate axes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -43,21 +44,22 @@ class Score(Protocol):
         ...
 
 
-class TokenEncoding(nn.Module):
+class TokenEncoding(nn.Module, ABC):
     """An encoding that is added to the features once, before the first block."""
 
+    @abstractmethod
     def encode(self, coords: Coordinates) -> Tensor:
         """Encoding of every token: (B or 1, N, C) in the dtype of the coordinates, zero for tokens without position."""
-        raise NotImplementedError
 
     def no_weight_decay(self) -> set[str]:
         """Names of own parameters that weight decay would harm."""
         return set()
 
 
-class AttentionEncoding(nn.Module):
+class AttentionEncoding(nn.Module, ABC):
     """An encoding that acts inside attention, by mapping q and k (fold) or by an additive term (score)."""
 
+    @abstractmethod
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> Frame:
         """Derives from the coordinates what every layer needs.
 
@@ -65,7 +67,6 @@ class AttentionEncoding(nn.Module):
             coords: Coordinates of the tokens.
             dtype: The dtype in which the attention kernel will run.
         """
-        raise NotImplementedError
 
     def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
         """Maps q and k (B, H, N, D) so that plain attention over the result is encoded.
@@ -77,9 +78,9 @@ class AttentionEncoding(nn.Module):
             frame: What `frame` returned for these coordinates.
 
         Returns:
-            q and k of equal, possibly larger width; the softmax scale stays that of D.
+            q and k of equal, possibly larger width; the softmax scale stays that of D. By default as they are.
         """
-        raise NotImplementedError
+        return q, k
 
     def score(self, x: Tensor, frame: Frame, scale: float) -> Score | None:
         """The additive position term of the logits, or `None` for encodings that have none (rotary ones).

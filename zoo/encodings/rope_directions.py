@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 
 import torch
 from torch import Tensor
@@ -21,9 +22,9 @@ _GOLDEN_STEP = math.pi * (math.sqrt(5) - 1) / 2
 class _DirectionalRoPE(AttentionEncoding):
     """Pair k turns by <r, u_k> with fixed frequency vectors u_k of the plane, half layout."""
 
+    @abstractmethod
     def vectors(self) -> list[list[tuple[float, float]]]:
         """Frequency vectors as rows [head or one for all][pair] of (u_x, u_y), radians per coordinate unit."""
-        raise NotImplementedError
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> Rotation:
         """Cosines and sines of all angles, in float32 or wider."""

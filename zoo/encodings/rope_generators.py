@@ -7,6 +7,7 @@ diagonal, in the order of `torch.tril_indices`.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -111,9 +112,9 @@ class _BlockGenerators(AttentionEncoding):
             )
         self.entries = self.block_size * (self.block_size - 1) // 2
 
+    @abstractmethod
     def generator(self, values: Tensor) -> Tensor:
         """Entries below the diagonal of the exponents, (B or 1, H, N, blocks, b (b - 1) / 2), of `values` (B, N, p)."""
-        raise NotImplementedError
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> Positions:
         """Coordinates, zero for tokens without a position."""
