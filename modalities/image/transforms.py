@@ -103,8 +103,15 @@ def _interpolate(batch: torch.Tensor, data_config: DataConfig, height: int, widt
     nearest = data_config.interpolation == "nearest"
     mode = "nearest-exact" if nearest else data_config.interpolation
     parts = batch.split(1, dim=1) if batch.shape[2] * batch.shape[3] > _SPLIT_PIXELS else (batch,)
+    antialias = data_config.antialias and not nearest
     resized = [
-        F.interpolate(part.float(), (height, width), mode=mode, antialias=data_config.antialias and not nearest)
+        # In plain memory order: PyTorch 2.14 resizes channels-last batches of one column wrongly with antialiasing.
+        F.interpolate(
+            part.to(torch.float32, memory_format=torch.contiguous_format),
+            (height, width),
+            mode=mode,
+            antialias=antialias,
+        )
         for part in parts
     ]
     return resized[0] if len(resized) == 1 else torch.cat(resized, dim=1)
