@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo import checkpoints, registry
+from zoo import checkpoints, kernels, registry
 from zoo.config_file import SCHEMA_VERSION, check_config
 from zoo.data_config import DataConfig
 from zoo.errors import ConfigError, WeightsError
@@ -122,7 +122,7 @@ def load(
         unexpected=(),
         dtype=str(target_dtype).removeprefix("torch."),
         device=str(target_device),
-        kernel=_kernel(target_device),
+        kernel=kernels.select().backend,
     )
     return model.eval()
 
@@ -278,12 +278,6 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype:
     if found is None:
         raise ConfigError(f"dtype {dtype!r:.60}: expected one of {', '.join(DTYPES)}")
     return found
-
-
-def _kernel(device: torch.device) -> str:
-    from zoo import kernels
-
-    return str(kernels.default_backend(device))
 
 
 def _times(size: tuple[int, ...]) -> str:

@@ -5,6 +5,7 @@ Functions return matplotlib figures (`save` writes them). matplotlib is an optio
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.config_file import parse_json
 from zoo.errors import ConfigError, DataError, UnknownModelError, require
+from zoo.files import write_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -254,14 +256,12 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
         raise ConfigError(f"{target}: write figures as .png, .svg or .pdf")
     if not target.parent.is_dir():
         raise ConfigError(f"{target}: the folder {target.parent} does not exist")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=kind, facecolor="white")
     try:
-        figure.savefig(partial, format=kind, facecolor="white")
-        partial.replace(target)
+        write_whole(target, drawn.getvalue())
     except OSError as error:
         raise ConfigError(f"{target}: cannot be written ({error.strerror or error})") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return target
 
 

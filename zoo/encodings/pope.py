@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
-from zoo.encodings.base import AttentionEncoding, Frame, algebra_dtype, number_option
+from zoo.encodings.base import AttentionEncoding, Frame, number_option
+from zoo.encodings.rotary import ladder, make_positions
 from zoo.errors import ConfigError
 
 __all__ = ["PoPE"]
@@ -80,14 +81,9 @@ class PoPE(AttentionEncoding):
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> _Angles:
         """The angle of every channel at every token, in float32 or wider."""
-        values = coords.values.to(algebra_dtype(coords.values.dtype, dtype))
-        if coords.packed:
-            values = values.unsqueeze(0)
-        k = torch.arange(self.per_axis, device=values.device, dtype=values.dtype)
-        angles = (values.unsqueeze(-1) * torch.pow(self.base, -k / self.per_axis)).flatten(-2).unsqueeze(1)
-        if coords.positioned is not None:
-            angles = angles.masked_fill(~coords.positioned.reshape(-1, 1, coords.positioned.shape[-1], 1), 0.0)
-        return _Angles("fold", angles)
+        values = make_positions(coords, dtype).values.unsqueeze(1)
+        angles = values.unsqueeze(-1) * ladder(self.base, self.per_axis, values)
+        return _Angles("fold", angles.flatten(-2))
 
     def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
         """Widens q and k from D to D + R; the arithmetic is float32, the result has the dtype of the input."""

@@ -7,11 +7,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-
 from zoo.errors import ConfigError
 
-__all__ = ["BACKENDS", "Choice", "default_backend", "select", "trace", "use"]
+__all__ = ["BACKENDS", "Choice", "select", "trace", "use"]
 
 # `eager` is the oracle (any dtype, materialises N x N); `sdpa` is torch's fused attention.
 BACKENDS = ("eager", "sdpa")
@@ -70,11 +68,6 @@ def trace() -> Iterator[list[Choice]]:
         _traces[:] = [
             open_trace for open_trace in _traces if open_trace is not choices
         ]  # Equal lists are not the same.
-
-
-def default_backend(device: torch.device | str | None = None) -> str:
-    """The backend that `attend` uses unless a call forces another one."""
-    return select().backend
 
 
 def select(*, scored: bool = False) -> Choice:
