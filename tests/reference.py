@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import score_reference
 import torch
@@ -20,16 +21,41 @@ def qkv(attention: CoordinateAttention, x: Tensor) -> tuple[Tensor, Tensor, Tens
     return q, k, v
 
 
+# Ablations of PaPE and what they lack.
+PAPE_WITHOUT = {
+    "pape-linear": "quadratic",
+    "pape-quadratic": "linear",
+    "pape-signed": "softplus",
+    "pape-static": "content",
+    "pape-unprojected": "projection",
+}
+
+
+def pape_parts(encoding: Any, without: str, x: Tensor, heads: int, axes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Directions (H, m, p), and coefficients a and b (B, N, H, m) of every query, in float64."""
+    position = torch.eye(axes, dtype=torch.float64).expand(heads, -1, -1)
+    if without != "projection":
+        position = encoding.position.double()
+    shape = (*x.shape[:2], *position.shape[:2])
+    if without == "content":
+        a, b = encoding.raw_a.double().expand(shape), encoding.static_b.double().expand(shape)
+    else:
+        zero = torch.zeros(shape, dtype=torch.float64)
+        a = zero if without == "quadratic" else (x @ encoding.a.weight.double().T).view(shape)
+        b = zero if without == "linear" else (x @ encoding.b.weight.double().T).view(shape)
+    if without not in ("softplus", "quadratic"):
+        a = F.softplus(a)
+    return position, a, b
+
+
 def position_term(attention: CoordinateAttention, name: str, x: Tensor, coords: Coordinates) -> Tensor:
     """Scaled position logits (B, H, N, N) in float64 from the definition, pair by pair."""
     x, r = x.double(), coords.values.double()
     heads, scale = attention.num_heads, attention.head_dim**-0.5
     encoding = attention.encoding
     difference = r.unsqueeze(2) - r.unsqueeze(1)  # (B or 1, N, N, p)
-    if name == "pape":
-        position = encoding.position.double()  # (H, m, p)
-        a = F.softplus(x @ encoding.a.weight.double().T).unflatten(-1, (heads, -1))  # (B, N, H, m)
-        b = (x @ encoding.b.weight.double().T).unflatten(-1, (heads, -1))
+    if name == "pape" or name in PAPE_WITHOUT:
+        position, a, b = pape_parts(encoding, PAPE_WITHOUT.get(name, ""), x, heads, r.shape[-1])
         projected = torch.einsum("bijp,hmp->bhijm", difference, position)
         quadratic = torch.einsum("bihm,bhijm->bhij", a, projected.square().expand(x.shape[0], -1, -1, -1, -1))
         linear = torch.einsum("bihm,bhijm->bhij", b, projected.expand(x.shape[0], -1, -1, -1, -1))

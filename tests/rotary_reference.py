@@ -20,7 +20,7 @@ OPTIONS = {
 }
 PLANE = ("spiral-rope", "golden-rope", "lookhere")
 # Those whose scores with tokens without a position (angle 0) change under translation.
-ROTARY = ("rope", "rope-mixed", "spiral-rope", "golden-rope", "string", "comrope-ld", "liere")
+ROTARY = ("rope", "mrope", "rope-mixed", "spiral-rope", "golden-rope", "string", "comrope-ld", "liere", "gta", "prope")
 
 
 def fitting_axes(name: str, axes: int) -> int:
@@ -52,6 +52,12 @@ def rope(encoding: AttentionEncoding, q: Tensor, coords: Coordinates) -> Tensor:
     return turn_pairs(q, torch.stack(columns, -1).unsqueeze(1), getattr(encoding, "layout", "half"))
 
 
+def prope(encoding: AttentionEncoding, q: Tensor, coords: Coordinates) -> Tensor:
+    """Without poses: camera blocks stay as they are, the rest is RoPE."""
+    still = 4 * min(q.shape[-1] // 8, (q.shape[-1] - 2 * coords.axes) // 4)
+    return torch.cat([q[..., :still].double(), rope(encoding.rope, q[..., still:], coords)], dim=-1)
+
+
 def rope_1d(encoding: AttentionEncoding, q: Tensor, coords: Coordinates) -> Tensor:
     batch, tokens = coords.values.shape[:2]
     n = q.shape[-1] // 2
@@ -65,6 +71,39 @@ def rope_1d(encoding: AttentionEncoding, q: Tensor, coords: Coordinates) -> Tens
                 )
                 index += 1
     return turn_pairs(q, angles)
+
+
+def mrope(encoding: AttentionEncoding, q: Tensor, coords: Coordinates) -> Tensor:
+    """With contiguous bands."""
+    assert encoding.arrangement == "chunked"
+    r, n = known_values(coords), q.shape[-1] // 2
+    columns = []
+    for axis, count in enumerate(encoding.sections):
+        for _ in range(count):
+            columns.append(r[..., axis] * encoding.base ** (-len(columns) / n))
+    assert len(columns) == n
+    return turn_pairs(q, torch.stack(columns, -1).unsqueeze(1))
+
+
+def rope_normalised(encoding: AttentionEncoding, q: Tensor, coords: Coordinates) -> Tensor:
+    """Sample by sample; cells are counted from the first one of each axis, which is at 1 / n - 1."""
+    _, tokens, axes = coords.values.shape
+    known = torch.ones(1, tokens, dtype=torch.bool) if coords.positioned is None else coords.positioned
+    batch, n = max(len(coords.values), len(known)), q.shape[-1] // (2 * axes)
+    values = coords.values.double().expand(batch, -1, -1)
+    angles = torch.zeros(batch, 1, tokens, axes * n, dtype=torch.float64)
+    for b in range(batch):
+        here = [t for t in range(tokens) if known[b % len(known), t]]
+        columns = [[float(values[b, t, a]) for t in here] for a in range(axes)]
+        sizes = [max(column) - min(column) + 1 for column in columns if column]
+        for t in here:
+            for a in range(axes):
+                side = {"separate": sizes[a], "max": max(sizes), "min": min(sizes)}[encoding.normalise]
+                c = 2 * (float(values[b, t, a]) - min(columns[a]) + 0.5) / side - 1
+                for k in range(n):
+                    period = encoding.base ** (2 * axes * k / (2 * axes * n))
+                    angles[b, 0, t, a * n + k] = 2 * math.pi * c / period
+    return turn_pairs(q, angles, encoding.layout)
 
 
 def rope_mixed(encoding: AttentionEncoding, q: Tensor, coords: Coordinates) -> Tensor:
@@ -153,10 +192,14 @@ def liere(encoding: AttentionEncoding, q: Tensor, coords: Coordinates) -> Tensor
 ROTATIONS: dict[str, Callable[[AttentionEncoding, Tensor, Coordinates], Tensor]] = {
     "comrope-ld": comrope_ld,
     "golden-rope": golden,
+    "gta": lambda encoding, q, coords: rope(encoding.whole, q, coords),  # Without poses.
     "liere": liere,
+    "mrope": mrope,
+    "prope": prope,
     "rope": rope,
     "rope-1d": rope_1d,
     "rope-mixed": rope_mixed,
+    "rope-normalised": rope_normalised,
     "spiral-rope": spiral,
     "string": string,
 }

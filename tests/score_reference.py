@@ -6,13 +6,15 @@ import torch
 from torch import Tensor
 
 
+def alibi_slopes(heads):
+    """2^(-8k / H) for powers of two; else those of the power below, then every second one of the power above."""
+    power = next(2**n for n in range(10, -1, -1) if 2**n <= heads)
+    own = [2 ** (-8 * k / power) for k in range(1, power + 1)]
+    return own if power == heads else own + alibi_slopes(2 * power)[::2][: heads - power]
+
+
 def alibi(encoding, difference, heads):
-    steps = {
-        1: [1 / 256],
-        2: [1 / 16, 1 / 256],
-        3: [1 / 16, 1 / 256, 1 / 4],
-        4: [1 / 4, 1 / 16, 1 / 64, 1 / 256],
-    }[heads]
+    steps = alibi_slopes(heads)
     if encoding.metric == "index":  # Every token counts, which only those in front may do without a position.
         order = torch.arange(difference.shape[1], dtype=torch.float64)
         distance = (order[:, None] - order).abs().unsqueeze(0)

@@ -1,6 +1,7 @@
 """`zoo encodings` tells the truth: every stated property is tried on the module itself."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from zoo import coordinates
 from zoo.attention import CoordinateAttention
 from zoo.cli.main import main
 from zoo.coordinates import Coordinates
-from zoo.encodings.facts import FACTS
+from zoo.encodings import create
+from zoo.encodings.facts import FACTS, PARAMETERS, facts_row
 
 NAMES = zoo.encodings()
 DIM, HEADS = 96, 12  # Twelve heads, so that every group of heads of LookHere is there.
@@ -81,20 +83,66 @@ def test_directional(name):
 
 @pytest.mark.parametrize("name", [n for n in NAMES if FACTS[n].decay])
 def test_decay(name):
-    values = torch.cat([torch.zeros(1, 1, 2), torch.tensor([[[60.0, 0.0], [60.0, 1.0]]])], dim=1).double()
+    values = torch.cat([torch.zeros(1, 1, 2), torch.tensor([[[6000.0, 0.0], [6000.0, 1.0]]])], dim=1).double()
     x = torch.randn(1, 1, DIM, dtype=torch.float64).expand(1, 3, DIM)
     bias = attention(name).position_bias(x, Coordinates(values, integral=True))[0, :, 0]
     assert (bias[:, 1] < bias[:, 0]).all()
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if FACTS[n].kind in ("score", "fold")])
+@pytest.mark.parametrize("name", [n for n in NAMES if FACTS[n].kind in ("score", "fold", "group")])
 def test_content(name):
     made, coords = attention(name), grid()
     biases = [made.position_bias(torch.randn(1, 16, DIM, dtype=torch.float64), coords) for _ in range(2)]
     if biases[0] is None:  # Rotary: the phase multiplies the content itself.
-        assert FACTS[name].content and FACTS[name].kind == "fold"
+        assert FACTS[name].content and FACTS[name].kind in ("fold", "group")
     else:
         assert same(*biases) != FACTS[name].content
+
+
+def evaluated(formula, **sizes):
+    """The value of a formula such as `2HmC + Hmp (m=50)`, where symbols are single letters and signs are left out."""
+    text, _, defaults = formula.partition(" (")
+    for default in filter(None, defaults.rstrip(")").split(", ")):
+        symbol, value = default.split("=")
+        sizes[symbol] = int(value)
+    text = re.sub(r"(?<=[\w)])(?=[A-Za-z(])", " * ", text.replace(" ", "")).replace("^", "**")
+    return eval(text, {"__builtins__": {}}, sizes)
+
+
+def added(name, *, dim, num_heads, head_dim, coord_dim):
+    with torch.device("meta"):
+        parts = create(name, dim=dim, num_heads=num_heads, head_dim=head_dim, coord_dim=coord_dim)
+    return sum(parameter.numel() for part in parts if part is not None for parameter in part.parameters())
+
+
+def test_formulas_are_evaluated_as_they_read():
+    assert evaluated("0") == 0
+    assert evaluated("2HmC + Hmp (m=50)", H=3, C=5, p=2) == 2 * 3 * 50 * 5 + 3 * 50 * 2
+    assert evaluated("H(2e+1)^p + HD(D-1)/2 (e=1, m=2)", H=2, D=4, p=3) == 2 * 27 + 2 * 4 * 3 / 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_added(name):
+    row = facts_row(name)
+    numbers = [int(number) for number in re.findall(r"\d+", FACTS[name].axes)]
+    for dim, num_heads, head_dim, axes in ((768, 12, 64, 2), (40, 3, 16, 2), (24, 5, 24, 3), (10, 2, 8, 1)):
+        if numbers and not numbers[0] <= axes <= numbers[-1]:
+            continue
+        found = added(name, dim=dim, num_heads=num_heads, head_dim=head_dim, coord_dim=axes)
+        assert evaluated(row["parameters_added"], C=dim, H=num_heads, D=head_dim, p=axes) == found
+        if dim == 768:
+            assert row["parameters_vit_b16"] == found
+    assert (name in PARAMETERS) == (row["parameters_vit_b16"] > 0)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if FACTS[n].kind != "token"])
+def test_fast_kernels(name):
+    """Whether attention becomes a plain call, in 16 bit: what no grid stops, or what larger grids than stated do."""
+    made, x = CoordinateAttention(DIM, HEADS, 2, name), torch.zeros(1, 1, DIM, dtype=torch.bfloat16)
+    side = FACTS[name].fast_side or 128
+    kinds = [made.bfloat16().frame(x, coordinates.grid(n, n)).kind for n in (side, side + 1)]
+    words = {"yes": [False, False], "no": [True, True], f"to {side} x {side}": [False, True]}
+    assert [kind == "score" for kind in kinds] == words[FACTS[name].fast_kernels]
 
 
 def test_command_prints_every_encoding(capsys):
@@ -105,3 +153,19 @@ def test_command_prints_every_encoding(capsys):
     out = capsys.readouterr().out
     table, listed = out[: out.index("[\n")], json.loads(out[out.index("[\n") :])
     assert [row["name"] for row in listed] == NAMES == [line.split("\t")[0] for line in table.splitlines()]
+    pape, gta = (next(row for row in listed if row["name"] == name) for name in ("pape", "gta"))
+    assert pape["parameters_added"] == "2HmC + Hmp (m=50)" and pape["parameters_vit_b16"] == 922_800
+    assert pape["fast_kernels"] == "to 91 x 91" and pape["decay"] is True
+    assert gta["kind"] == "group" and gta["fast_kernels"] == "yes" and gta["parameters_added"] == "0"
+
+
+def test_command_prints_a_table_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with pytest.raises(SystemExit):
+        main(["encodings"])
+    out = capsys.readouterr().out
+    heading, *lines = out.splitlines()
+    assert "parameters added" in heading and "fast kernels" in heading
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == NAMES
+    assert "922,800" in out

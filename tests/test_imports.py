@@ -34,6 +34,7 @@ LIGHT = {
     "zoo --help": COMMAND.format(argv=["--help"]),
     "zoo list": COMMAND.format(argv=["list"]),
     "zoo card": COMMAND.format(argv=["card", "pape-vit-t-imagenette"]),
+    "zoo encodings": COMMAND.format(argv=["encodings"]),
     "zoo predict --help": COMMAND.format(argv=["predict", "--help"]),
 }
 

@@ -11,6 +11,7 @@ import torch
 from saved_models import randomise
 
 import zoo
+from modalities.image.presets import IMAGENETTE_ENCODINGS
 from zoo import registry
 
 ENCODINGS = ("pape", "pape-ri", "rope", "alibi", "sincos", "none")
@@ -20,14 +21,15 @@ SMALL = [name for name in NAMES if "-vit-n-" in name or "-vit-t-" in name]
 
 def test_registered_names():
     expected = {f"{e}-vit-{s}-in1k" for e in ENCODINGS for s in "ntsb"}
-    expected |= {f"{e}-vit-t-imagenette" for e in ("pape", "rope", "alibi", "sincos", "none")}
+    expected |= {f"{e}-vit-t-imagenette" for e in IMAGENETTE_ENCODINGS}
     assert set(NAMES) == expected
     assert sorted(NAMES) == NAMES
 
 
 def test_filters():
     assert zoo.list_models("pape-vit-*-in1k") == [f"pape-vit-{s}-in1k" for s in "bnst"]
-    assert zoo.list_models(encoding="pape-ri") == [f"pape-ri-vit-{s}-in1k" for s in "bnst"]
+    ours = [f"pape-ri-vit-{s}-in1k" for s in "bnst"] + ["pape-ri-vit-t-imagenette"]
+    assert zoo.list_models(encoding="pape-ri") == sorted(ours)
     assert zoo.list_models(weights="embedded") == ["pape-vit-t-imagenette"]
     assert zoo.list_models(weights="release") == ["pape-vit-b-in1k"]
     assert zoo.list_models(weights="any") == ["pape-vit-b-in1k", "pape-vit-t-imagenette"]
@@ -144,6 +146,34 @@ def test_two_overrides_survive_saving(encoding, tmp_path):
     assert again.config == model.config
     assert (again.config["model"]["drop_path"], again.config["model"]["size_policy"]) == (0.2, "pad")
     assert again.load_report.adapted == ()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "options"),
+    [
+        ("pape-linear", {"parabolas": 3}),
+        ("pape-quadratic", {}),
+        ("pape-signed", {"parabolas": 9}),
+        ("pape-static", {}),
+        ("pape-unprojected", {}),
+        ("pope", {"channels": 7}),
+        ("table", {"extent": [3, 5]}),
+        ("cpb", {"hidden": 33}),
+        ("learned", {"grid": [4, 7]}),
+        ("learned+string", {"learned": {"grid": 3}}),
+        ("liere", {"block_size": 4}),
+        ("comrope-ld", {"block_size": 16}),
+        ("mrope", {}),
+        ("prope", {}),
+    ],
+)
+def test_parameter_count_follows_the_options(encoding, options):
+    config = registry.entry("pape-vit-n-in1k").new_config()
+    config["model"] |= {"encoding": encoding, "encoding_options": options}
+    architecture = registry.architecture(config)
+    with torch.device("meta"):
+        model = architecture.build(config)
+    assert sum(p.numel() for p in model.parameters()) == architecture.count_parameters(config["model"])
 
 
 def test_registry_imports_no_torch():

@@ -11,7 +11,7 @@ from zoo import ConfigError, coordinates, kernels
 from zoo.attention import CoordinateAttention
 from zoo.coordinates import Coordinates
 from zoo.encodings import cpb
-from zoo.kernels import dispatch
+from zoo.kernels import dispatch, flex
 from zoo.transformer import Encoder
 
 DIM = 24
@@ -311,3 +311,37 @@ def test_blocks_compile_whole(case):
     torch.compiler.reset()
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x, coords), attention(x, coords), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("where", ["grid", "prefix", "scattered"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, options) for case, (name, options) in CASES.items() if case not in ("table", "cpb")),
+        ("lookhere", {"round_bias": "bfloat16"}),
+    ],
+)
+def test_the_score_inside_a_kernel_is_the_score(name, options, where):
+    coords = {"grid": COORDS[2], "prefix": COORDS[2].with_prefix(1), "scattered": scattered(2)}[where].to(
+        dtype=torch.float32
+    )
+    tokens = coords.values.shape[1]
+    attention = CoordinateAttention(DIM, 4, 2, name, **options)
+    x = features(tokens, torch.float32)
+    score = attention.encoding.score(x, attention.frame(x, coords), attention.scale)
+    bias = score.bias(slice(0, tokens)).expand(2, 4, tokens, tokens)
+    index = torch.meshgrid(*(torch.arange(n) for n in bias.shape), indexing="ij")
+    inside = flex.modification(score)(torch.ones(()), *index)
+    torch.testing.assert_close(inside - 1, bias, atol=1e-5 if "round_bias" not in options else 0.01, rtol=1e-5)
+
+
+def test_only_16_bit_on_cuda_without_masks_takes_the_score_inside():
+    assert kernels.select(scored=True, flexible=True) == kernels.Choice(
+        "flex", "inside", "a score without mask, in 16 bit on CUDA"
+    )
+    with kernels.use("sdpa"):
+        assert kernels.select(scored=True, flexible=True).backend == "sdpa"
+    x, coords = features(15, torch.bfloat16), COORDS[2]
+    with kernels.trace() as choices:
+        block("alibi").bfloat16()(x, coords)
+    assert choices[0].backend == "sdpa"

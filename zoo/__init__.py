@@ -13,6 +13,7 @@ from zoo.errors import ConfigError, DataError, MissingDependencyError, UnknownMo
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from zoo.adapt import adapt
     from zoo.attention import CoordinateAttention
     from zoo.cards import card
     from zoo.convert import convert
@@ -30,6 +31,7 @@ _LAZY = {
     "CoordinateAttention": "zoo.attention",
     "Coordinates": "zoo.coordinates",
     "Encoder": "zoo.transformer",
+    "adapt": "zoo.adapt",
     "card": "zoo.cards",
     "convert": "zoo.convert",
     "encodings": "zoo.encodings",
@@ -39,7 +41,7 @@ _LAZY = {
     "read": "zoo.reading",
     "save": "zoo.loading",
 }
-_SUBMODULES = ("coordinates", "encodings", "kernels", "training", "viz")
+_SUBMODULES = ("coordinates", "encodings", "kernels", "position_ids", "training", "viz")
 
 __all__ = [
     "Block",
@@ -53,6 +55,7 @@ __all__ = [
     "WeightsError",
     "ZooError",
     "__version__",
+    "adapt",
     "card",
     "convert",
     "encodings",

@@ -1,4 +1,4 @@
-"""The coordinate-aware attention block's first half: qkv, encoding on q and k, kernel, output projection."""
+"""The coordinate-aware attention block's first half: qkv, encoding on them, kernel, output projection."""
 
 from __future__ import annotations
 
@@ -112,9 +112,11 @@ class CoordinateAttention(nn.Module):
         if frame is None:
             frame = self.frame(x, coords)
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
-        q, k, score = self._encode(x, q, k, frame)
+        q, k, v, score = self._encode(x, q, k, v, frame)
         options = {"scale": self.scale, "mask": mask, "score": score, "causal": self.causal}
         out = attend(q, k, v, cu_seqlens=coords.cu_seqlens, **options)
+        if frame.kind == "group":
+            out = self.encoding.transform_output(out, frame)
         out = self.proj(out.transpose(1, 2).flatten(2))
         if mask is not None:
             out = out.masked_fill(~mask.unsqueeze(-1), 0.0)
@@ -140,19 +142,26 @@ class CoordinateAttention(nn.Module):
             rows: Queries to evaluate; `None` means all N.
 
         Returns:
-            (B, H, rows, N) float32 or wider, or `None` for encodings without such a term (none, rotary, token ones).
+            (B, H, rows, N) float32 or wider, or `None` for encodings without such a term (none, rotary, group and token
+            ones).
         """
         score = self.encoding.score(x, self.frame(x, coords), self.scale)
         if score is None:
             return None
         return score.bias(rows or slice(0, x.shape[1])).expand(x.shape[0], self.num_heads, -1, -1)
 
-    def _encode(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor, Score | None]:
-        if frame.kind == "fold":
-            return *self.encoding.fold(x, q, k, frame), None
+    def _encode(
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, frame: Frame
+    ) -> tuple[Tensor, Tensor, Tensor, Score | None]:
+        """q, k, v and the score, each as the kind of the frame has it."""
+        score = None
+        if frame.kind in ("fold", "group"):
+            q, k = self.encoding.fold(x, q, k, frame)
+        if frame.kind == "group":
+            v = self.encoding.transform_values(v, frame)
         if frame.kind == "score":
-            return q, k, self.encoding.score(x, frame, self.scale)
-        return q, k, None
+            score = self.encoding.score(x, frame, self.scale)
+        return q, k, v, score
 
     def _check(self, x: Tensor, coords: Coordinates, mask: Tensor | None) -> None:
         if not isinstance(x, Tensor) or not isinstance(coords, Coordinates) or not isinstance(mask, Tensor | None):
@@ -169,5 +178,7 @@ class CoordinateAttention(nn.Module):
             )
         if not coords.packed and coords.values.shape[0] not in (1, x.shape[0]):
             raise DataError(f"coordinates are for a batch of {coords.values.shape[0]}, features of {x.shape[0]}")
+        if coords.poses is not None and not coords.packed and coords.poses.shape[0] not in (1, x.shape[0]):
+            raise DataError(f"poses are for a batch of {coords.poses.shape[0]}, features of {x.shape[0]}")
         if mask is not None and (coords.packed or mask.dtype != torch.bool or mask.shape != x.shape[:2]):
             raise DataError(f"mask must be bool {tuple(x.shape[:2])} with True for real tokens (none when packed)")

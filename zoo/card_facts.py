@@ -10,7 +10,7 @@ from typing import Any
 
 from zoo.errors import ConfigError
 
-__all__ = ["add_evaluation", "add_training", "add_weights", "portable_command"]
+__all__ = ["add_evaluation", "add_sweep", "add_training", "add_weights", "portable_command"]
 
 # Settings of a run that say nothing about the weights it gives, or are stated apart.
 NOT_RECIPE = (
@@ -86,6 +86,63 @@ def _model_name(name: str) -> str:
     from zoo.config_file import read_config
 
     return str(read_config(Path(name.removeprefix(FOLDER_PREFIX)) / "config.json")["name"])
+
+
+def add_sweep(record: Mapping[str, Any], rows: Any) -> dict[str, Any]:
+    """Folds the table of a sweep (`zoo sweep NAME --table --json`) into a record (which is not changed).
+
+    A name without published weights gets the results of its own setting as its evaluation, means over seeds, and the
+    training of the first seed. A name with weights of its own, which the sweep did not make, gets all rows as its
+    comparison.
+
+    Args:
+        record: As `zoo.cards.read_record` gives it.
+        rows: What `zoo.training.sweep.summarise` returned.
+
+    Raises:
+        ConfigError: If that is not such a table, or no row is of this model.
+    """
+    keys = {"name", "model", "model_options", "recipe", "extend", "seeds", "dataset", "images", "training", "top1"}
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) and keys <= set(row) for row in rows):
+        raise ConfigError("not the table of a sweep: make one with `zoo sweep NAME --out DIR --table --json`")
+    if record["weights"]["source"] != "none":
+        return {**record, "comparison": [_compared(row) for row in rows]}
+    own = [row for row in rows if row["model"] == record["name"] and not row["model_options"]]
+    if not own:
+        raise ConfigError(f"the sweep has no results of {record['name']} with its own options")
+    first = own[0]
+    sweep_command = f"zoo sweep comparison --data DIR --out OUT --only {first['name']}"
+    evaluation = [
+        {
+            "dataset": row["dataset"],
+            "split": "validation",
+            "images": row["images"],
+            "size": int(size),
+            "metric": "top1",
+            "value": top1["mean"],
+            "std": top1["std"],
+            "seeds": len(row["seeds"]),
+            **({} if row["extend"] == "none" else {"extend": row["extend"]}),
+            "command": sweep_command,
+            "device": row["training"]["device"],
+            "dtype": row["dtype"],
+        }
+        for row in own
+        for size, top1 in row["top1"].items()
+    ]
+    run = first["training"]
+    training = {**record["training"], **{key: run[key] for key in ("epochs", "device", "duration_s", "date")}}
+    training |= {"seed": first["seeds"][0], "final_train_loss": round(float(run["final_train_loss"]), 4)}
+    return {**record, "evaluation": evaluation, "training": training}
+
+
+def _compared(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a comparison: mean over seeds by size, and what sets it apart."""
+    seeds = len(row["seeds"])
+    note = f"{row['training']['epochs']} epochs, {'one seed' if seeds == 1 else f'mean of {seeds} seeds'}"
+    extension = "" if row["extend"] == "none" else f", {row['extend']}"
+    sizes = {int(size): top1["mean"] for size, top1 in row["top1"].items()}
+    return {"name": row["name"], "note": note + extension, "sizes": sizes}
 
 
 def add_training(record: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:

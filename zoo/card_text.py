@@ -225,35 +225,51 @@ def _results(record: Mapping[str, Any], entry: Entry) -> str:
         return "Not measured yet."
     patch = entry.config["model"]["patch_size"]
     trained = entry.config["data"]["input_size"][1]
+    methods = list(dict.fromkeys(item.get("extend", "") for item in items))
+    measured: dict[int, dict[str, str]] = {}
+    for item in items:
+        measured.setdefault(item["size"], {})[item.get("extend", "")] = _spread(item)
     rows = [
         (
-            f"{item['size']}{' (training size)' if item['size'] == trained else ''}",
-            f"{-(-item['size'] // patch)} x {-(-item['size'] // patch)}",
-            f"{item['value']:.1f}",
+            f"{size}{' (training size)' if size == trained else ''}",
+            f"{-(-size // patch)} x {-(-size // patch)}",
+            *(cells.get(method, "") for method in methods),
         )
-        for item in items
+        for size, cells in measured.items()
     ]
     first = items[0]
+    seeds = max(item.get("seeds", 1) for item in items)
+    several = f", mean ± standard deviation over {seeds} seeds (extensions: one seed)" if seeds > 1 else ""
     parts = [
         f"Top-1 accuracy in percent on the {first['split']} split of {record['data']['name']} "
-        f"({first['images']:,} pictures), measured by us, in {first['dtype']} on {first['device']}:",
-        _table(("Size (px)", "Tokens", "Top-1"), rows),
+        f"({first['images']:,} pictures), measured by us, in {first['dtype']} on {first['device']}{several}:",
+        _table(("Size (px)", "Tokens", *(f"Top-1{f' with {m}' if m else ''}" for m in methods)), rows),
         record["data"].get("eval_note", ""),
         "\n".join(f"`{command}`" for command in dict.fromkeys(item["command"] for item in items)),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
+def _spread(item: Mapping[str, Any]) -> str:
+    """A measured value, with its standard deviation over seeds where there is one."""
+    return f"{item['value']:.1f}" + (f" ± {item['std']:.1f}" if item.get("std") is not None else "")
+
+
 def _comparison(record: Mapping[str, Any], entry: Entry) -> list[str]:
     if not record["comparison"]:
         return []
-    rows = [(entry.name, {item["size"]: item["value"] for item in record["evaluation"]})]
+    own = {item["size"]: item["value"] for item in record["evaluation"] if "extend" not in item}
+    epochs = (
+        {"note": f"{record['training']['epochs']} epochs"} if any(r.get("note") for r in record["comparison"]) else {}
+    )
+    rows = [(compared_name({"name": entry.name, **epochs}), own)]
     rows += [(compared_name(item), item["sizes"]) for item in record["comparison"]]
     sizes = sorted({size for _, values in rows for size in values})
     cells = [(name, *(f"{values[size]:.1f}" if size in values else "" for size in sizes)) for name, values in rows]
+    same = "Same recipe, seed and data, one run each; only the position encoding differs."
     return [
         "## Comparison",
-        "Same recipe, seed and data, one run each; only the position encoding differs. Top-1 in percent by size in px:",
+        f"{record.get('comparison_note', same)} Top-1 in percent by size in px:",
         _table(("Model", *map(str, sizes)), cells),
     ]
 

@@ -45,11 +45,13 @@ RECORD: dict[str, tuple[type, tuple[str, ...]]] = {
     ),
     "evaluation": (list, ("dataset", "split", "images", "size", "metric", "value", "command", "device", "dtype")),
     "comparison": (list, ("name", "sizes")),
+    "comparison_note": (str, ()),
     "paper": (list, ("claim", "source")),
     "intended_use": (str, ()),
     "limits": (list, ()),
     "citation": (str, ()),
 }
+OPTIONAL = ("comparison_note",)
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ def check_record(record: Any, name: str, where: str = "record.yaml") -> dict[str
     if unknown := [str(key) for key in record if key not in RECORD]:
         raise ConfigError(f"{where}: unknown parts {', '.join(unknown)}; known: {', '.join(RECORD)}")
     for part, (kind, keys) in RECORD.items():
+        if part in OPTIONAL and part not in record:
+            continue
         value = record.get(part)
         if type(value) is not kind:
             raise ConfigError(f"{where}: {part} must be a {kind.__name__}, got {value!r:.60}")

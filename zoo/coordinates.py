@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from zoo.errors import DataError
+from zoo.poses import check_poses, identity_poses, identity_where
 
 __all__ = ["Coordinates", "clip", "concatenate", "events", "grid", "points", "text"]
 
@@ -36,6 +37,9 @@ class Coordinates:
         bounds: Smallest and largest coordinate along each axis, where they are known without looking at the values
             (looking synchronises a GPU, and a compiler cannot do it). `None` means: look.
         unit: Name of the unit, for error messages and figures.
+        poses: (B or 1, N, 4, 4) float32 or float64, or (N_total, 4, 4) when packed: what maps the frame of each token
+            (its camera) to the world, see `zoo.poses`. Invertible; read by encodings of kind group, and untouched by
+            `shifted` and `scaled`, which move coordinates. `None` means that tokens have none.
     """
 
     values: Tensor
@@ -44,6 +48,7 @@ class Coordinates:
     integral: bool = False
     bounds: tuple[tuple[float, float], ...] | None = None
     unit: str = "patch"
+    poses: Tensor | None = None
 
     def __post_init__(self) -> None:
         expected = 2 if self.packed else 3
@@ -65,6 +70,8 @@ class Coordinates:
             self.positioned.dtype != torch.bool or self.positioned.shape[-1] != self.values.shape[-2]
         ):
             raise DataError("positioned must be a bool tensor with one entry per token")
+        if self.poses is not None:
+            check_poses(self.poses, self.values)
 
     @property
     def axes(self) -> int:
@@ -83,6 +90,7 @@ class Coordinates:
             values=self.values.to(device=device, dtype=dtype),
             positioned=None if self.positioned is None else self.positioned.to(device=device),
             cu_seqlens=None if self.cu_seqlens is None else self.cu_seqlens.to(device=device),
+            poses=None if self.poses is None else self.poses.to(device=device, dtype=dtype),
         )
 
     def shifted(self, offset: float | Sequence[float] | Tensor) -> Coordinates:
@@ -94,25 +102,30 @@ class Coordinates:
             bounds = tuple((low + step, high + step) for (low, high), step in zip(self.bounds, steps, strict=True))
         return replace(self, values=self.values + shift, bounds=bounds)
 
-    def scaled(self, factor: float) -> Coordinates:
-        """Multiplies every coordinate, as position interpolation does with `trained extent / new extent`."""
+    def scaled(self, factor: float | Sequence[float]) -> Coordinates:
+        """Multiplies coordinates (by one number, or one per axis), as position interpolation does with 1 / f."""
+        factors = [factor] * self.axes if isinstance(factor, (int, float)) else factor
         bounds = None
         if self.bounds is not None:
-            bounds = tuple((min(a * factor, b * factor), max(a * factor, b * factor)) for a, b in self.bounds)
-        return replace(self, values=self.values * factor, integral=self.integral and factor in (1, -1), bounds=bounds)
+            ends = [sorted((a * f, b * f)) for (a, b), f in zip(self.bounds, factors, strict=True)]
+            bounds = tuple((low, high) for low, high in ends)
+        values = torch.stack([self.values[..., axis] * f for axis, f in enumerate(factors)], dim=-1)
+        integral = self.integral and all(f in (1, -1) for f in factors)
+        return replace(self, values=values, integral=integral, bounds=bounds)
 
     def hide(self, hidden: Tensor) -> Coordinates:
-        """Takes the position of hidden tokens away, so that padding (even NaN) cannot move the centre of a sample.
+        """Takes position and pose of hidden tokens away, so that padding (even NaN) cannot move a sample's centre.
 
         Args:
             hidden: Bool (B, N) or (N_total,), True where the token is padding.
         """
         positioned = ~hidden if self.positioned is None else self.positioned & ~hidden
         values = self.values.expand(*hidden.shape, self.axes).masked_fill(hidden.unsqueeze(-1), 0.0)
-        return replace(self, values=values, positioned=positioned)
+        poses = None if self.poses is None else identity_where(self.poses, hidden)
+        return replace(self, values=values, positioned=positioned, poses=poses)
 
     def with_prefix(self, count: int, at: Sequence[float] | None = None) -> Coordinates:
-        """Puts `count` tokens in front of every sample, for class and register tokens.
+        """Puts `count` tokens in front of every sample, for class and register tokens; their pose is the identity.
 
         Args:
             count: Number of tokens to add.
@@ -141,8 +154,10 @@ class Coordinates:
             integral = integral and bounds is not None and _whole_steps(bounds, at)
             if bounds is not None:
                 bounds = tuple((min(low, a), max(high, a)) for (low, high), a in zip(bounds, at, strict=True))
-        values = torch.cat([prefix, self.values], dim=1)
-        return replace(self, values=values, positioned=positioned, bounds=bounds, integral=integral)
+        values, poses = torch.cat([prefix, self.values], dim=1), self.poses
+        if poses is not None:
+            poses = torch.cat([identity_poses(poses, poses.shape[0], count), poses], dim=1)
+        return replace(self, values=values, positioned=positioned, bounds=bounds, integral=integral, poses=poses)
 
     def _ones(self, batch: int, tokens: int) -> Tensor:
         return torch.ones(batch, tokens, dtype=torch.bool, device=self.values.device)
@@ -193,8 +208,8 @@ class Coordinates:
     def _bounds(self) -> tuple[Tensor, Tensor]:
         """Smallest and largest coordinate of each sample; both 0 where no token has a position."""
         values = self.values
-        if values.shape[-2] == 0:
-            empty = values.new_zeros(*values.shape[:-2], 1, self.axes)
+        if values.numel() == 0:  # No tokens, or no samples.
+            empty = values.new_zeros(1, self.axes)
             return empty, empty
         low = high = values
         if self.positioned is not None:
@@ -357,6 +372,8 @@ def points(
 def concatenate(parts: Sequence[Coordinates]) -> Coordinates:
     """Joins token sets of one sample, such as text and image tokens of a mixture; all with the same axes.
 
+    Where some parts have poses, tokens of the others get the identity.
+
     Raises:
         DataError: If the axes differ or a part is packed.
     """
@@ -368,4 +385,9 @@ def concatenate(parts: Sequence[Coordinates]) -> Coordinates:
     if any(part.positioned is not None for part in parts):
         known = [p.positioned if p.positioned is not None else p._ones(1, p.values.shape[1]) for p in parts]
         positioned = torch.cat([one.expand(batch, -1) for one in known], dim=1)
-    return Coordinates(values, positioned=positioned, unit=parts[0].unit)
+    poses = None
+    if any(part.poses is not None for part in parts):
+        each = [p.poses if p.poses is not None else identity_poses(values, 1, p.values.shape[1]) for p in parts]
+        size = max(one.shape[0] for one in each)
+        poses = torch.cat([one.expand(size, -1, -1, -1) for one in each], dim=1)
+    return Coordinates(values, positioned=positioned, unit=parts[0].unit, poses=poses)

@@ -12,10 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from zoo import registry
+from zoo.encodings.extendable import extended
+from zoo.encodings.extension import Extension, parse_extension
 from zoo.errors import ConfigError, DataError
 from zoo.progress import progress_bar
 
-__all__ = ["EvalResult", "align_labels", "evaluate", "evaluate_data"]
+__all__ = ["EvalResult", "align_labels", "evaluate", "evaluate_data", "extension_at"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Pixels of one batch by default: 512 pictures of 112 px; larger pictures get smaller batches.
@@ -32,6 +35,8 @@ class EvalResult:
         top5: Percent whose label is among the five largest.
         images: Number of pictures.
         images_per_s: Throughput of preprocessing and model, without decoding.
+        extend: Method of context extension, if one was asked for.
+        factor: Its factor along each coordinate axis, (columns, rows); 1 at the training size and below.
     """
 
     size: int | tuple[int, int]
@@ -39,10 +44,20 @@ class EvalResult:
     top5: float
     images: int
     images_per_s: float
+    extend: str | None = None
+    factor: tuple[float, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
-        return {"size": self.size, "top1": self.top1, "top5": self.top5, "images_per_s": self.images_per_s}
+        values: dict[str, Any] = {
+            "size": self.size,
+            "top1": self.top1,
+            "top5": self.top5,
+            "images_per_s": self.images_per_s,
+        }
+        if self.extend is not None and self.factor is not None:
+            values |= {"extend": self.extend, "factor": list(self.factor)}
+        return values
 
 
 def align_labels(labels: np.ndarray, num_classes: int, names: Sequence[str] | None, model: nn.Module) -> np.ndarray:
@@ -70,6 +85,29 @@ def align_labels(labels: np.ndarray, num_classes: int, names: Sequence[str] | No
     return labels
 
 
+def extension_at(model: nn.Module, size: int | tuple[int, int], method: str, factor: float | None = None) -> Extension:
+    """The context extension of an image model for inputs of a size.
+
+    Args:
+        model: An image model of this library.
+        size: Side in pixels, or (height, width).
+        method: A name of `zoo.encodings.extension.METHODS`.
+        factor: On axes that are larger than the model's own size; `None` is new size over own, axis by axis.
+
+    Raises:
+        ConfigError: If the method is unknown or the factor unusable.
+    """
+    config: Any = model.config
+    height, width = model.data_config.input_size[1:]  # type: ignore[union-attr, index]
+    sides = (size, size) if isinstance(size, int) else size
+    ratios = (sides[1] / width, sides[0] / height)  # In the order of the coordinates.
+    factors = [1.0 if ratio <= 1 else (ratio if factor is None else factor) for ratio in ratios]
+    extent = registry.architecture(config).trained_extent(config)
+    found = parse_extension({"extend": method, "factor": factors, "extent": extent})
+    assert found is not None
+    return found
+
+
 @torch.inference_mode()
 def evaluate(
     model: nn.Module,
@@ -80,6 +118,8 @@ def evaluate(
     batch_size: int | None = None,
     device: str | torch.device | None = None,
     dtype: str = "float32",
+    extend: str | None = None,
+    factor: float | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> list[EvalResult]:
     """Measures top-1 and top-5 accuracy at each size.
@@ -92,14 +132,20 @@ def evaluate(
         batch_size: Pictures at a time; `None` = by size, and halved when the device's memory does not suffice.
         device: Where to run; `None` = where the model is. The model is moved there.
         dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
+        extend: Method of context extension (`zoo.encodings.extension.METHODS`) while this runs, in place of what the
+            model has; `None` leaves the model as it is.
+        factor: Its factor at sizes above the model's own (those of `data_config`), on the axes that are larger; `None`
+            is the new size over the model's own, axis by axis.
         progress: Called with (pictures done over all sizes, text).
 
     Raises:
-        ConfigError: For an unknown dtype, or no sizes.
+        ConfigError: For an unknown dtype, no sizes, or an extension that does not apply to the model.
         DataError: If there are no pictures, or labels do not fit.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    if factor is not None and extend is None:
+        raise ConfigError("a factor is that of a method of extension: give extend too")
     if not sizes or (batch_size is not None and batch_size < 1):
         raise ConfigError("give at least one size and a batch size of at least 1")
     targets = torch.as_tensor(np.asarray(labels), dtype=torch.int64)
@@ -112,7 +158,14 @@ def evaluate(
     model.to(target_device).eval()
     run = _Evaluation(model, pictures, targets, target_device, DTYPES[dtype], batch_size, progress)
     try:
-        return [run.at_size(size) for size in sizes]
+        if extend is None:
+            return [run.at_size(size) for size in sizes]
+        results = []
+        for size, extension in [(size, extension_at(model, size, extend, factor)) for size in sizes]:
+            with extended(model, extension):
+                result = run.at_size(size)
+            results.append(dataclasses.replace(result, extend=extend, factor=extension.factors(2)))
+        return results
     finally:
         model.train(was_training)
 
@@ -127,6 +180,8 @@ def evaluate_data(
     batch_size: int | None = None,
     limit: int | None = None,
     dtype: str = "float32",
+    extend: str | None = None,
+    factor: float | None = None,
     skip_bad: bool = False,
     quiet: bool = True,
     command: str | None = None,
@@ -142,27 +197,44 @@ def evaluate_data(
         batch_size: See `evaluate`.
         limit: Only the first pictures; `None` = all.
         dtype: See `evaluate`.
+        extend: See `evaluate`.
+        factor: See `evaluate`.
         skip_bad: Leave out damaged pictures instead of raising.
         quiet: Show no progress bar.
         command: For the report.
 
     Returns:
         `{"name", "dataset", "split", "images", "skipped", "data_sha256", "command", "device", "dtype", "results"}`;
-        each result has `size`, `top1` and `top5` in percent, and `images_per_s`.
+        each result has `size`, `top1` and `top5` in percent, and `images_per_s`; with an extension also `extend` and
+        `factor`, one number per coordinate axis.
 
     Raises:
         DataError: If the data cannot be used or have another number of classes than the model.
     """
     from modalities.image.data import pictures as open_pictures
 
+    sizes = sizes or [tuple(model.data_config.input_size[1:])]  # type: ignore[union-attr, index]
+    if extend is not None:
+        for size in sizes:  # What does not fit is better said before the pictures are decoded.
+            with extended(model, extension_at(model, size, extend, factor)):
+                pass
     packed = open_pictures(data, split, skip_bad=skip_bad, quiet=quiet)
     labels = align_labels(packed.labels, packed.num_classes, packed.class_names, model)
     count = min(limit or len(packed), len(packed))
     chosen = packed.stacked()[:count] if packed.uniform else [packed[i] for i in range(count)]
-    sizes = sizes or [tuple(model.data_config.input_size[1:])]  # type: ignore[union-attr, index]
     device = next(model.parameters()).device
     with progress_bar("evaluating", count * len(sizes), quiet) as update:
-        results = evaluate(model, chosen, labels[:count], sizes, batch_size=batch_size, dtype=dtype, progress=update)
+        results = evaluate(
+            model,
+            chosen,
+            labels[:count],
+            sizes,
+            batch_size=batch_size,
+            dtype=dtype,
+            extend=extend,
+            factor=factor,
+            progress=update,
+        )
     config: Any = getattr(model, "config", None) or {}
     return {
         "name": name or config.get("name"),

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from zoo import checkpoints, kernels, registry
 from zoo.config_file import SCHEMA_VERSION, check_config
 from zoo.data_config import DataConfig
+from zoo.encodings import EXTENSION_OPTIONS
+from zoo.encodings.extension import needs_extent
 from zoo.errors import ConfigError, WeightsError
 from zoo.sources import Source, locate, verify
 
@@ -78,7 +80,9 @@ def load(
         dtype: Of the parameters: float32 by default, whatever the file holds.
         num_classes: Another number of classes re-initialises the head (weight 0, bias -ln K) and drops the labels.
         in_chans: Another number of input channels adapts the stem (see `adapt_channels`), mean and std.
-        encoding_options: Options of the position encoding that replace those of the source.
+        encoding_options: Options of the position encoding that replace those of the source. Among them may be an
+            extension to larger inputs, as {"extend": "yarn", "factor": 2} (`zoo.encodings.extension`); where it needs
+            the trained extent and has none, that of the source's input size is filled in.
         revision: Branch, tag or commit of a Hub repository.
         cache_dir: Replaces the Hub cache and, for `release` weights, the pape-zoo cache (`ZOO_CACHE`).
         local_files_only: Never use the network.
@@ -210,7 +214,12 @@ def _apply_options(
     if options.get("encoding", model["encoding"]) != model["encoding"]:  # Options of the old one do not apply.
         options["encoding_options"] = dict(encoding_options or {})
     elif encoding_options is not None:
-        options["encoding_options"] = {**model["encoding_options"], **encoding_options}
+        own = dict(model["encoding_options"])
+        if "extend" in encoding_options:  # In place of that of the source, which the trained extent alone outlives.
+            own = {key: value for key, value in own.items() if key not in EXTENSION_OPTIONS or key == "extent"}
+        options["encoding_options"] = {**own, **encoding_options}
+    chosen = options.get("encoding_options", model["encoding_options"])
+    options["encoding_options"] = _with_extents(options.get("encoding", model["encoding"]), chosen, source)
     for key, value in options.items():
         # Arrays and tensors have no single answer to `!=`, and no place in a config.json.
         if not isinstance(value, (bool, int, float, str, list, tuple, Mapping, type(None))):
@@ -230,6 +239,16 @@ def _apply_options(
         data = resized
     config["data"] = data.to_dict()
     return config, adapted
+
+
+def _with_extents(encoding: Any, options: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
+    """Options of the encoding with the trained extent, where an extension needs it: other input sizes may follow."""
+    if isinstance(encoding, str) and "+" in encoding:
+        parts = {part: options[part] for part in encoding.split("+") if isinstance(options.get(part), Mapping)}
+        return {**options, **{part: _with_extents(part, dict(own), source) for part, own in parts.items()}}
+    if needs_extent(options):
+        return {**options, "extent": list(registry.architecture(source).trained_extent(source))}
+    return options
 
 
 def _build_with_weights(

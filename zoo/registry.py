@@ -27,10 +27,13 @@ class Architecture:
     Attributes:
         builder: `build(config) -> nn.Module`.
         counter: `count(config["model"]) -> int`, the number of parameters by arithmetic, without torch.
+        extent: `extent(config) -> tuple[float, ...]`, the extent of an input of the size of `config["data"]` along each
+            coordinate axis, in tokens: what context extension counts from.
     """
 
     builder: str
     counter: str
+    extent: str
 
     def build(self, config: dict[str, Any]) -> Any:
         """Builds the model (on the current default device)."""
@@ -40,10 +43,18 @@ class Architecture:
         """Number of parameters of the model part of a configuration."""
         return int(_look_up(self.counter)(model))
 
+    def trained_extent(self, config: Mapping[str, Any]) -> tuple[float, ...]:
+        """Extent of a training input along each coordinate axis, in tokens."""
+        return tuple(_look_up(self.extent)(config))
+
 
 # (modality, architecture) -> builder, and modality -> module of its presets.
 ARCHITECTURES = {
-    ("image", "vit"): Architecture("modalities.image.model:build", "modalities.image.presets:count_parameters"),
+    ("image", "vit"): Architecture(
+        "modalities.image.model:build",
+        "modalities.image.presets:count_parameters",
+        "modalities.image.model:trained_extent",
+    ),
 }
 PRESETS = {"image": "modalities.image.presets"}
 

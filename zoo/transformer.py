@@ -16,6 +16,8 @@ from zoo.attention import CoordinateAttention
 from zoo.coordinates import Coordinates
 from zoo.encodings import create, split_name
 from zoo.encodings.base import Frame
+from zoo.encodings.extendable import extend
+from zoo.encodings.extension import Extension
 
 __all__ = ["Block", "Encoder", "Mlp"]
 
@@ -198,6 +200,19 @@ class Encoder(nn.Module):
         if self.grad_checkpointing and self.training:
             return checkpoint(block, x, coords, mask, frame=frame, use_reentrant=False)
         return block(x, coords, mask, frame=frame)
+
+    def extend(self, extension: Extension | None) -> None:
+        """Runs the encodings of all blocks, and the token encoding, with an extension to larger inputs from now on.
+
+        It holds no parameters and is not in the state dict. The option `"extend"` of an encoding does the same.
+
+        Args:
+            extension: One of `zoo.encodings.extension`, such as `YaRN(factor=2, extent=14)`; `None` takes it away.
+
+        Raises:
+            ConfigError: If it does not apply to these encodings; nothing is set then.
+        """
+        extend(self, extension)
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that weight decay would harm (those of encodings)."""

@@ -26,6 +26,7 @@ __all__ = [
     "Curve",
     "bias",
     "common_trained_size",
+    "chosen",
     "curves",
     "extrapolation",
     "model_input",
@@ -73,8 +74,8 @@ def curves(sources: Iterable[str | os.PathLike[str]]) -> list[Curve]:
     """Reads curves from evaluation result files and from the records of registered models.
 
     Args:
-        sources: Result files of `zoo eval --out FILE.json`, or model names whose record holds measurements; the
-            models that a record compares with are included.
+        sources: Result files of `zoo eval --out FILE.json`, tables of `zoo sweep NAME --table --json`, or model names
+            whose record holds measurements; the models that a record compares with are included.
 
     Returns:
         Curves in the order of the sources; a name that comes again adds its sizes to the first.
@@ -95,16 +96,48 @@ def curves(sources: Iterable[str | os.PathLike[str]]) -> list[Curve]:
     return [Curve(name, dict(sorted(points.items()))) for name, points in merged.items()]
 
 
+def chosen(models: Sequence[Curve], names: str | None) -> list[Curve]:
+    """The curves of these names (separated by commas), in that order; all of them for `None`.
+
+    Raises:
+        DataError: If there is no curve of a name.
+    """
+    if names is None:
+        return list(models)
+    known = {curve.name: curve for curve in models}
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    missing = [name for name in wanted if name not in known]
+    if missing or not wanted:
+        raise DataError(f"no curve is called {(missing or [names])[0]!r}; there are: {', '.join(known)}")
+    return [known[name] for name in wanted]
+
+
 def _from_results(path: Path) -> Iterator[tuple[str, Any, Any]]:
     try:
         content = parse_json(path.read_bytes(), str(path))
     except (OSError, ConfigError) as error:
         raise DataError(f"{path}: not a readable JSON file ({error})") from error
+    if isinstance(content, list):  # The table of a sweep.
+        yield from _from_sweep(content, path)
+        return
     rows = content.get("results") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"{path}: not a result file; expected what `zoo eval NAME --out FILE.json` writes")
     for row in rows:
         yield str(content.get("name", path.stem)), row.get("size"), row.get("top1")
+
+
+def _from_sweep(table: list[Any], path: Path) -> Iterator[tuple[str, Any, Any]]:
+    for row in table:
+        try:
+            name = row["name"] if row["extend"] == "none" else f"{row['name']}, {row['extend']}"
+            points = [(size, top1["mean"]) for size, top1 in row["top1"].items()]
+        except (TypeError, KeyError, AttributeError):
+            raise DataError(
+                f"{path}: not a result file; expected what `zoo eval --out` or `zoo sweep --table --json` writes"
+            ) from None
+        for size, top1 in points:
+            yield str(name), size, top1
 
 
 def _from_record(name: str) -> Iterator[tuple[str, Any, Any]]:
@@ -117,7 +150,8 @@ def _from_record(name: str) -> Iterator[tuple[str, Any, Any]]:
     if Path(name).name != name or not path.is_file():
         raise UnknownModelError(f"{name!r} is neither a result file nor a model with a record")
     record = yaml.safe_load(path.read_text(encoding="utf-8"))
-    measured = [row for row in record.get("evaluation") or [] if row.get("metric", "top1") == "top1"]
+    rows = record.get("evaluation") or []
+    measured = [row for row in rows if row.get("metric", "top1") == "top1" and "extend" not in row]
     compared = record.get("comparison") or []
     if not measured and not compared:
         raise DataError(f"{name}: its record holds no measured top-1 accuracy")

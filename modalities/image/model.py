@@ -22,7 +22,7 @@ from zoo.transformer import Encoder
 if TYPE_CHECKING:
     from zoo.loading import LoadReport
 
-__all__ = ["ViTConfig", "VisionTransformer", "build"]
+__all__ = ["ViTConfig", "VisionTransformer", "build", "trained_extent"]
 
 # Bounds of what a configuration from a stranger may ask for.
 _LIMITS = {
@@ -294,6 +294,16 @@ class VisionTransformer(nn.Module):
             raise DataError("a batch needs at least one picture")
         cls_token = self.cls_token.to(features.dtype).expand(features.shape[0], -1, -1)
         return torch.cat([cls_token, features], dim=1), coords.with_prefix(1, at=self.class_token_position)
+
+
+def trained_extent(config: Mapping[str, Any]) -> tuple[float, float]:
+    """Columns and rows that the coordinates of an input of the configured size span, for context extension.
+
+    A class token at the origin in front of patches that start at 1 is one more of each.
+    """
+    parsed, (_, height, width) = ViTConfig.from_dict(config["model"]), DataConfig.from_dict(config["data"]).input_size
+    more = parsed.coordinate_origin if parsed.class_token_position == "origin" else 0
+    return float(-(-width // parsed.patch_size) + more), float(-(-height // parsed.patch_size) + more)
 
 
 def build(config: Mapping[str, Any]) -> VisionTransformer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zoo.errors import ConfigError
+from zoo.encodings.parameter_count import count_attention, count_token
 
 __all__ = ["ENCODING_OPTIONS", "IMAGENETTE_LABELS", "SIZES", "config", "count_parameters", "presets"]
 
@@ -40,6 +40,31 @@ IMAGENETTE_LABELS = (
     "gas pump",
     "golf ball",
     "parachute",
+)
+
+# Those that place tokens of a picture (prope needs cameras, mrope is for mixed sequences).
+IMAGENETTE_ENCODINGS = (
+    "alibi",
+    "comrope-ld",
+    "cpb",
+    "golden-rope",
+    "gta",
+    "kerple",
+    "learned",
+    "liere",
+    "lookhere",
+    "none",
+    "pape",
+    "pape-ri",
+    "pope",
+    "rope",
+    "rope-1d",
+    "rope-mixed",
+    "rope-normalised",
+    "sincos",
+    "spiral-rope",
+    "string",
+    "table",
 )
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -130,12 +155,13 @@ def presets() -> Iterator[dict[str, Any]]:
                     released=released,
                 ),
             }
-    for encoding in ("pape", "rope", "alibi", "sincos", "none"):
+    for encoding in IMAGENETTE_ENCODINGS:
         name = f"{encoding}-vit-t-imagenette"
+        recipe = "imagenette" if encoding == "pape" else "imagenette-100"
         yield {
             "name": name,
             "weights": "embedded" if encoding == "pape" else "none",
-            "command": f"zoo train imagenette --model {name} --data DIR",
+            "command": f"zoo train {recipe} --model {name} --data DIR",
             "config": config(
                 name,
                 encoding=encoding,
@@ -154,22 +180,15 @@ def count_parameters(model: dict[str, Any]) -> int:
     By arithmetic alone, so that a configuration from a stranger can be refused before anything is allocated.
 
     Raises:
-        ConfigError: If the number of parabolas is not a positive integer.
+        ConfigError: If an option of the encoding that sets a size is not a positive integer.
     """
     dim, heads, mlp = model["dim"], model["num_heads"], model["mlp_dim"]
     width = heads * model["head_dim"]
-    position = 0
-    encodings, options = model["encoding"].split("+"), model.get("encoding_options", {})
-    for encoding in encodings:
-        if encoding == "pape":  # Combined encodings have their options by name.
-            own = options if len(encodings) == 1 else options.get("pape", {})
-            parabolas = own.get("parabolas", ENCODING_OPTIONS["pape"]["parabolas"])
-            if type(parabolas) is not int or not 0 < parabolas <= 1 << 20:
-                raise ConfigError(f"encoding_options.parabolas must be a positive integer, got {parabolas!r:.60}")
-            position += 2 * heads * parabolas * (dim + 1)  # a and b, and directions in two axes
-        elif encoding == "pape-ri":
-            position += heads * (dim + 1)
+    encoding, options = model["encoding"], model.get("encoding_options", {})
+    sizes = {"dim": dim, "num_heads": heads, "head_dim": model["head_dim"], "axes": 2}
+    position = count_attention(encoding, options, **sizes)
     attention = 3 * width * (dim + 1) + dim * (width + 1) + position
     block = 4 * dim + attention + mlp * (dim + 1) + dim * (mlp + 1)
-    stem = dim + dim * (model["in_chans"] * model["patch_size"] ** 2 + 1)
+    table = count_token(encoding, options, dim=dim, axes=2)
+    stem = table + dim + dim * (model["in_chans"] * model["patch_size"] ** 2 + 1)
     return stem + 4 * dim + model["depth"] * block + model["num_classes"] * (dim + 1)

@@ -25,15 +25,18 @@ def card(
     training: Annotated[
         Path | None, typer.Option("--training", help="Fold the record of a training run into record.yaml, then write.")
     ] = None,
+    sweep: Annotated[
+        Path | None, typer.Option("--sweep", help="Fold the table of `zoo sweep --table --json` into record.yaml.")
+    ] = None,
     weights: Annotated[
         bool, typer.Option("--weights", help="State sha256 and size of the folder's model.safetensors, then write.")
     ] = False,
 ) -> None:
-    """Show the card of a model; --write, --eval, --training and --weights bring its files up to date."""
+    """Show the card of a model; --write, --eval, --training, --sweep and --weights bring its files up to date."""
     from zoo import cards
     from zoo.errors import ConfigError
 
-    if write or evaluation or training or weights:
+    if write or evaluation or training or sweep or weights:
         from zoo import card_facts
         from zoo.config_file import read_json
 
@@ -45,6 +48,8 @@ def card(
             updated = card_facts.add_evaluation(updated, read_json(path))
         if training:
             updated = card_facts.add_training(updated, read_json(training))
+        if sweep:
+            updated = card_facts.add_sweep(updated, read_json(sweep))
         if weights:
             updated = card_facts.add_weights(updated, cards.card_folder(name) / "model.safetensors")
         if updated != record:

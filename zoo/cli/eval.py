@@ -22,13 +22,20 @@ def eval_(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first pictures.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; by default CUDA where there is one.")] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    extend: Annotated[
+        str | None,
+        typer.Option(help="Context extension above the training size: pi, ntk, dynamic-ntk, yarn or rescale."),
+    ] = None,
+    factor: Annotated[
+        str, typer.Option(help="Its factor at every size above the training size; auto: size / training size.")
+    ] = "auto",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged pictures.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Measure top-1 and top-5 accuracy at several picture sizes."""
-    sides = _parse_sizes(sizes)
+    sides, number = _parse_sizes(sizes), _parse_factor(factor, extend)
 
     import torch
 
@@ -46,6 +53,8 @@ def eval_(
         batch_size=batch_size,
         limit=limit,
         dtype=dtype,
+        extend=extend,
+        factor=number,
         skip_bad=skip_bad,
         quiet=quiet,
         command=command,
@@ -69,6 +78,19 @@ def _parse_sizes(text: str | None) -> list[int] | None:
     return [int(part) for part in parts]
 
 
+def _parse_factor(text: str, method: str | None) -> float | None:
+    from zoo.errors import ConfigError
+
+    if text == "auto":
+        return None
+    if method is None:
+        raise ConfigError("--factor is that of a context extension: give --extend too")
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"--factor takes auto or a number of 1 or more, got {text!r}") from None
+
+
 def _write(path: Path, report: dict[str, Any]) -> None:
     from zoo.errors import ConfigError
     from zoo.files import write_whole
@@ -86,8 +108,13 @@ def _print_table(report: dict[str, Any]) -> None:
 
     title = f"{report['name']} on {report['dataset']} {report['split']}, {report['images']} pictures, {report['dtype']}"
     table = Table(title=title, title_justify="left")
-    for heading in ("size (px)", "top-1 (%)", "top-5 (%)", "images/s"):
+    extended = any("extend" in row for row in report["results"])
+    for heading in ("size (px)", "top-1 (%)", "top-5 (%)", "images/s", *(["extension"] if extended else [])):
         table.add_column(heading, justify="right")
     for row in report["results"]:
-        table.add_row(str(row["size"]), f"{row['top1']:.2f}", f"{row['top5']:.2f}", f"{row['images_per_s']:,.0f}")
+        cells = [str(row["size"]), f"{row['top1']:.2f}", f"{row['top5']:.2f}", f"{row['images_per_s']:,.0f}"]
+        if extended:
+            factors = dict.fromkeys(f"{factor:.3g}" for factor in row["factor"])
+            cells.append(f"{row['extend']} {' x '.join(factors)}")
+        table.add_row(*cells)
     Console().print(table)

@@ -21,6 +21,7 @@ COMMANDS = {
     "predict": "zoo.cli.predict:predict",
     "eval": "zoo.cli.eval:eval_",
     "train": "zoo.cli.train:train",
+    "sweep": "zoo.cli.sweep:sweep",
     "convert": "zoo.cli.convert:convert",
     "viz": "zoo.cli.viz:viz",
     "bench": "zoo.cli.bench:bench",

@@ -20,16 +20,17 @@ Out = Annotated[str, typer.Option("--out", "-o", help="Where to write the figure
 @viz.command("extrapolation")
 def extrapolation(
     sources: Annotated[
-        list[str], typer.Argument(help="Result files of `zoo eval --out`, or names of models with a record.")
+        list[str], typer.Argument(help="Result files of `zoo eval --out`, tables of sweeps, or names with a record.")
     ],
     out: Out = "extrapolation.png",
     trained_size: Annotated[int | None, typer.Option(help="Size to mark; by default the models' own.")] = None,
     title: Annotated[str | None, typer.Option(help="Heading of the figure.")] = None,
+    only: Annotated[str | None, typer.Option(help="Names of the lines to draw, as rope,pape; by default all.")] = None,
 ) -> None:
     """Draw top-1 accuracy against the size of the input, one line per model."""
     from zoo import viz as draw
 
-    models = draw.curves(sources)
+    models = draw.chosen(draw.curves(sources), only)
     if trained_size is None:
         trained_size = draw.common_trained_size(models)
     print(draw.save(draw.extrapolation(models, trained_size=trained_size, title=title), out))

@@ -25,20 +25,32 @@ ATTENTION = {
     "comrope-ld": "zoo.encodings.rope_generators:ComRoPELD",
     "cpb": "zoo.encodings.cpb:ContinuousBias",
     "golden-rope": "zoo.encodings.rope_directions:GoldenRoPE",
+    "gta": "zoo.encodings.gta:GTA",
     "kerple": "zoo.encodings.kerple:Kerple",
     "liere": "zoo.encodings.rope_generators:LieRE",
     "lookhere": "zoo.encodings.lookhere:LookHere",
+    "mrope": "zoo.encodings.mrope:MRoPE",
     "none": "zoo.encodings.base:NoEncoding",
     "pape": "zoo.encodings.pape:PaPE",
+    "pape-linear": "zoo.encodings.pape_ablations:PaPELinear",
+    "pape-quadratic": "zoo.encodings.pape_ablations:PaPEQuadratic",
     "pape-ri": "zoo.encodings.pape_ri:PaPERI",
+    "pape-signed": "zoo.encodings.pape_ablations:PaPESigned",
+    "pape-static": "zoo.encodings.pape_ablations:PaPEStatic",
+    "pape-unprojected": "zoo.encodings.pape_ablations:PaPEUnprojected",
     "pope": "zoo.encodings.pope:PoPE",
+    "prope": "zoo.encodings.gta:PRoPE",
     "rope": "zoo.encodings.rope:RoPE",
     "rope-1d": "zoo.encodings.rope:RoPE1D",
     "rope-mixed": "zoo.encodings.rope_mixed:RoPEMixed",
+    "rope-normalised": "zoo.encodings.rope_normalised:NormalisedRoPE",
     "spiral-rope": "zoo.encodings.rope_directions:SpiralRoPE",
     "string": "zoo.encodings.rope_generators:STRING",
     "table": "zoo.encodings.relative_table:RelativeTable",
 }
+
+# Options of every encoding that `zoo.encodings.extension` reads.
+EXTENSION_OPTIONS = ("extend", "factor", "extent", "beta_fast", "beta_slow")
 
 
 def encodings() -> list[str]:
@@ -79,7 +91,8 @@ def create(
         num_heads: Attention heads H.
         head_dim: Width D of a head.
         coord_dim: Coordinate axes p.
-        options: Options of the encoding; for `a+b`, a mapping with the options of each under its name.
+        options: Options of the encoding; for `a+b`, a mapping with the options of each under its name. Among them
+            may be those of an extension to larger inputs, see `zoo.encodings.extension.parse_extension`.
 
     Returns:
         The token encoding (or `None`) and the attention encoding (`NoEncoding` where there is none).
@@ -109,11 +122,28 @@ def _build(name: str, target: str, shape: dict[str, int], options: dict[str, Any
         for key, parameter in inspect.signature(cls.__init__).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and key not in shape
     ]
+    # Some encodings have an extent of their own, and then it is theirs.
+    extension = {key: value for key, value in options.items() if key in EXTENSION_OPTIONS and key not in allowed}
+    options = {key: value for key, value in options.items() if key not in extension}
     for key in options:
         if key not in allowed:
             known = ", ".join(allowed) or "none"
-            raise ConfigError(f"encoding {name!r} has no option {key!r}; its options: {known}")
-    return cls(**shape, **options)
+            raise ConfigError(
+                f"encoding {name!r} has no option {key!r}; its options: {known} (and {', '.join(EXTENSION_OPTIONS)})"
+            )
+    encoding = cls(**shape, **options)
+    encoding.coord_dim = shape["coord_dim"]
+    if extension:
+        from zoo.encodings.extension import parse_extension
+
+        encoding.extend(parse_extension(extension))
+    return encoding
+
+
+def registered_name(cls: type) -> str:
+    """Name of an encoding's class, or its Python name where it is not registered."""
+    target = f"{cls.__module__}:{cls.__qualname__}"
+    return next((name for name, one in (TOKEN | ATTENTION).items() if one == target), cls.__qualname__)
 
 
 make_callable(__name__, "encodings")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame
-from zoo.encodings.distance import PairFrame, choice_option, pair_frame
+from zoo.encodings.distance import Modification, PairFrame, PairIndex, choice_option, pair_frame
 
 __all__ = ["ALiBi", "slopes"]
 
@@ -43,6 +43,15 @@ class _LinearScore:
         distances = self.frame.distances(rows, self.order).unsqueeze(1)
         return self.frame.settle(-self.frame.slopes * distances, rows)
 
+    def modification(self) -> Modification:
+        """See `zoo.kernels.flex`."""
+        pairs, slopes, order = PairIndex.of(self.frame), self.frame.slopes.flatten(), self.order
+
+        def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score + pairs.settle(-slopes[h] * pairs.distance(b, i, j, order), b, i, j)
+
+        return add
+
 
 class ALiBi(AttentionEncoding):
     """Bias -m_h |r_i - r_j| with a fixed slope per head, after the softmax scale; no parameters.
@@ -55,10 +64,13 @@ class ALiBi(AttentionEncoding):
         dim: Unused, part of the common signature.
         num_heads: Heads H, which fix the slopes.
         head_dim: Unused.
-        coord_dim: Unused: distances work in any number of axes.
+        coord_dim: Coordinate axes p: distances work in any number of them.
         metric: `"euclidean"`; `"manhattan"`, the sum over axes of |D_a|; or `"index"`, the distance in the order of the
-            tokens as in the 1-D original, counting tokens with a position only.
+            tokens as in the 1-D original, counting tokens with a position only. An extension divides the index by the
+            product of the factors of all axes, by which the number of tokens grows.
     """
+
+    extension_methods = ("rescale", "pi")
 
     def __init__(self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, metric: str = "euclidean") -> None:
         super().__init__()
@@ -67,11 +79,13 @@ class ALiBi(AttentionEncoding):
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> _ALiBiFrame:
         """Centred coordinates (or token indices) and slopes; distances follow block by block."""
-        pairs = pair_frame(coords, dtype)
+        pairs = pair_frame(self.extended(coords, dtype), dtype)
         values = pairs.values
         if self.metric == "index":
             known = torch.ones_like(values[..., 0], dtype=torch.int64) if pairs.positioned is None else pairs.positioned
             values = known.long().cumsum(dim=-1).to(values.dtype).unsqueeze(-1)
+            if self.extension is not None:
+                values = values / math.prod(self.extension.factors(coords.axes))
         heads = slopes(self.num_heads, values.device, values.dtype).view(-1, 1, 1)
         return _ALiBiFrame("score", values, pairs.positioned, heads)
 

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
+from zoo.encodings.extendable import Extendable
 from zoo.errors import ConfigError
 
 __all__ = ["AttentionEncoding", "Frame", "NoEncoding", "Score", "TokenEncoding", "number_option"]
 
-Kind = Literal["none", "fold", "score"]
+Kind = Literal["none", "fold", "score", "group"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,9 @@ class Frame:
     """What an encoding derives from coordinates alone, made once per forward and shared by all layers.
 
     Attributes:
-        kind: How attention is to be encoded: `"fold"` maps q and k, `"score"` adds a function of two tokens to the
-            logits, `"none"` leaves both alone. An encoding may choose by the coordinates.
+        kind: How attention is to be encoded: `"fold"` maps q and k, `"group"` maps q, k, v and the output, `"score"`
+            adds a function of two tokens to the logits, `"none"` leaves all alone. An encoding may choose by the
+            coordinates.
     """
 
     kind: Kind
@@ -44,7 +46,7 @@ class Score(Protocol):
         ...
 
 
-class TokenEncoding(nn.Module, ABC):
+class TokenEncoding(Extendable, nn.Module, ABC):
     """An encoding that is added to the features once, before the first block."""
 
     @abstractmethod
@@ -56,8 +58,8 @@ class TokenEncoding(nn.Module, ABC):
         return set()
 
 
-class AttentionEncoding(nn.Module, ABC):
-    """An encoding that acts inside attention, by mapping q and k (fold) or by an additive term (score)."""
+class AttentionEncoding(Extendable, nn.Module, ABC):
+    """An encoding that acts inside attention: maps q and k (fold), v and the output too (group), or adds a score."""
 
     @abstractmethod
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> Frame:
@@ -81,6 +83,30 @@ class AttentionEncoding(nn.Module, ABC):
             q and k of equal, possibly larger width; the softmax scale stays that of D. By default as they are.
         """
         return q, k
+
+    def transform_values(self, v: Tensor, frame: Frame) -> Tensor:
+        """Maps v (B, H, N, D) from the frame of each token to one that all share; kind group only.
+
+        Args:
+            v: (B, H, N, D) values.
+            frame: What `frame` returned for these coordinates.
+
+        Returns:
+            Tensor like `v`, by default as it is.
+        """
+        return v
+
+    def transform_output(self, out: Tensor, frame: Frame) -> Tensor:
+        """Maps what attention gathered back to the frame of each query; kind group only.
+
+        Args:
+            out: (B, H, N, D) attention output, before the output projection.
+            frame: What `frame` returned for these coordinates.
+
+        Returns:
+            Tensor like `out`, by default as it is.
+        """
+        return out
 
     def score(self, x: Tensor, frame: Frame, scale: float) -> Score | None:
         """The additive position term of the logits, or `None` for encodings that have none (rotary ones).

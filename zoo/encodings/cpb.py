@@ -98,6 +98,8 @@ class ContinuousBias(AttentionEncoding):
         hidden: Width between the layers.
     """
 
+    extension_methods = ("pi",)
+
     def __init__(
         self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, extent: Any = 13.0, hidden: int = 512
     ) -> None:
@@ -129,7 +131,11 @@ class ContinuousBias(AttentionEncoding):
         assert isinstance(frame, _CPBFrame)
         dtype, device = frame.values.dtype, frame.values.device
         weights = (weight.to(dtype) for weight in (self.fc1.weight, self.fc1.bias, self.fc2.weight))
-        network = _Network(self.extents, *weights)
+        extents = self.extents
+        if self.extension is not None:  # D / f through the extent, since whole differences make a table of offsets.
+            factors = self.extension.factors(len(extents))
+            extents = tuple(extent * factor for extent, factor in zip(extents, factors, strict=True))
+        network = _Network(extents, *weights)
         if frame.steps is None:
             return _PairwiseScore(frame, network)
         ticks = [torch.arange(-step, step + 1, device=device, dtype=dtype) for step in frame.steps]

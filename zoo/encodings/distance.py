@@ -5,6 +5,7 @@ Legend: B batch, N tokens, H heads, p coordinate axes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,10 @@ from zoo.coordinates import Coordinates
 from zoo.encodings.base import Frame, algebra_dtype, number_option
 from zoo.errors import ConfigError
 
-__all__ = ["PairFrame", "axis_option", "choice_option", "pair_frame"]
+__all__ = ["Modification", "PairFrame", "PairIndex", "axis_option", "choice_option", "pair_frame"]
+
+# (score, b, h, i, j) -> score with the bias of query i on key j added, for index tensors: see `zoo.kernels.flex`.
+Modification = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,48 @@ class PairFrame(Frame):
             return bias
         known = self.positioned[:, rows].unsqueeze(2) & self.positioned.unsqueeze(1)
         return bias.masked_fill(~known.unsqueeze(1), 0.0)
+
+
+@dataclass(frozen=True)
+class PairIndex:
+    """Pairs of tokens addressed by index tensors, one number per index: what `zoo.kernels.flex` asks for.
+
+    Attributes:
+        columns: p tensors (N,), or (B, N) where samples have coordinates of their own: the coordinates along each axis.
+        positioned: Bool (N,) or (B, N); `None` when all tokens have a position.
+    """
+
+    columns: tuple[Tensor, ...]
+    positioned: Tensor | None
+
+    @classmethod
+    def of(cls, frame: PairFrame) -> PairIndex:
+        """From the frame of a score encoding."""
+        values = frame.values[0] if frame.values.shape[0] == 1 else frame.values
+        known = frame.positioned
+        if known is not None and known.shape[0] == 1:
+            known = known[0]
+        return cls(tuple(column.contiguous() for column in values.unbind(dim=-1)), known)
+
+    def differences(self, b: Tensor, i: Tensor, j: Tensor) -> list[Tensor]:
+        """D = r_i - r_j, query minus key, along each axis."""
+        return [_at(column, b, i) - _at(column, b, j) for column in self.columns]
+
+    def distance(self, b: Tensor, i: Tensor, j: Tensor, order: int = 2) -> Tensor:
+        """Distance |r_i - r_j|; `order` as in `PairFrame.distances`."""
+        parts = [d.abs() if order == 1 else d * d for d in self.differences(b, i, j)]
+        total = sum(parts[1:], parts[0])
+        return total if order == 1 else total.sqrt()
+
+    def settle(self, bias: Tensor, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Sets the bias to 0 where query or key has no position."""
+        if self.positioned is None:
+            return bias
+        return torch.where(_at(self.positioned, b, i) & _at(self.positioned, b, j), bias, 0.0)
+
+
+def _at(column: Tensor, b: Tensor, i: Tensor) -> Tensor:
+    return column[i] if column.dim() == 1 else column[b, i]
 
 
 def pair_frame(coords: Coordinates, dtype: torch.dtype) -> PairFrame:

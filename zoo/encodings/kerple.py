@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame
-from zoo.encodings.distance import PairFrame, pair_frame
+from zoo.encodings.distance import Modification, PairFrame, PairIndex, pair_frame
 
 __all__ = ["Kerple"]
 
@@ -23,6 +23,15 @@ class _LogScore:
     def bias(self, rows: slice) -> Tensor:
         distances = self.frame.distances(rows).unsqueeze(1)
         return self.frame.settle(-self.r1 * torch.log1p(self.r2 * distances), rows)
+
+    def modification(self) -> Modification:
+        """See `zoo.kernels.flex`."""
+        pairs, r1, r2 = PairIndex.of(self.frame), self.r1.flatten(), self.r2.flatten()
+
+        def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score + pairs.settle(-r1[h] * torch.log1p(r2[h] * pairs.distance(b, i, j)), b, i, j)
+
+        return add
 
 
 class Kerple(AttentionEncoding):
@@ -39,6 +48,8 @@ class Kerple(AttentionEncoding):
         coord_dim: Unused: distances work in any number of axes.
     """
 
+    extension_methods = ("rescale", "pi")
+
     def __init__(self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int) -> None:
         super().__init__()
         self.log_r1 = nn.Parameter(torch.empty(num_heads))
@@ -53,7 +64,7 @@ class Kerple(AttentionEncoding):
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> PairFrame:
         """See `zoo.encodings.distance.pair_frame`."""
-        return pair_frame(coords, dtype)
+        return pair_frame(self.extended(coords, dtype), dtype)
 
     def score(self, x: Tensor, frame: Frame, scale: float) -> _LogScore:
         """See `AttentionEncoding.score`."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame, number_option
-from zoo.encodings.distance import PairFrame, choice_option, pair_frame
+from zoo.encodings.distance import Modification, PairFrame, PairIndex, choice_option, pair_frame
 from zoo.encodings.quadratic import rounded
 from zoo.errors import ConfigError
 
@@ -39,30 +39,55 @@ _FIELDS = {
 _EVERYWHERE = ((0, 0), (0, 0))
 _SLOPES = [1 / 2] * 8 + [1 / 4, 1 / 16, 1 / 64, 1 / 256]
 
+# Half the width of a border, in units of the coordinates. Without it, rounding of the coordinates of a grid that was
+# scaled, or moved by a fraction, would decide who is seen along a diagonal.
+_BORDER = {torch.float32: 1e-4, torch.float64: 1e-9}
+
 
 @dataclass(frozen=True)
 class _LookHereFrame(PairFrame):
+    measured: PairFrame  # Coordinates for distances: an extension divides these, while fields of view stay.
     sides: Tensor  # (12, 2, 2): entry, half-plane, axis
     slopes: Tensor  # (12,)
 
 
 @dataclass(frozen=True)
 class _DirectedScore:
-    frame: PairFrame
+    frame: _LookHereFrame
     sides: Tensor  # (H, 2, 2)
     slopes: Tensor  # (H,), those of layer and model included
     round_bias: bool
 
     def bias(self, rows: slice) -> Tensor:
         difference = self.frame.differences(rows).unsqueeze(1)
-        bias = -self.slopes.view(-1, 1, 1) * torch.linalg.vector_norm(difference, dim=-1)
+        bias = -self.slopes.view(-1, 1, 1) * self.frame.measured.distances(rows).unsqueeze(1)
         if self.round_bias:
             bias = rounded(bias, torch.bfloat16).to(bias.dtype)
+        border = _BORDER[difference.dtype]
         first, second = (  # The sides are those of the key seen from the query, the difference is the other way round.
-            side[:, 0, None, None] * difference[..., 0] + side[:, 1, None, None] * difference[..., 1] <= 0
+            side[:, 0, None, None] * difference[..., 0] + side[:, 1, None, None] * difference[..., 1] <= border
             for side in self.sides.unbind(dim=1)
         )
         return self.frame.settle(bias.masked_fill(~(first & second), float("-inf")), rows)
+
+    def modification(self) -> Modification:
+        """See `zoo.kernels.flex`."""
+        pairs, slopes, round_bias = PairIndex.of(self.frame), self.slopes, self.round_bias
+        # A number would become a symbol, which the generated kernel cannot hold.
+        border = slopes.new_full(slopes.shape, _BORDER[slopes.dtype])
+        measured = PairIndex.of(self.frame.measured)
+        sides = [[column.contiguous() for column in side.unbind(dim=1)] for side in self.sides.unbind(dim=1)]
+
+        def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            column, row = pairs.differences(b, i, j)
+            bias = -slopes[h] * measured.distance(b, i, j)
+            if round_bias:
+                bias = rounded(bias, torch.bfloat16).to(bias.dtype)
+            for x, y in sides:
+                bias = torch.where(x[h] * column + y[h] * row <= border[h], bias, float("-inf"))
+            return score + pairs.settle(bias, b, i, j)
+
+        return add
 
 
 class LookHere(AttentionEncoding):
@@ -90,6 +115,8 @@ class LookHere(AttentionEncoding):
     Raises:
         ConfigError: If the coordinates do not have two axes, or on a bad option.
     """
+
+    extension_methods = ("rescale", "pi")
 
     def __init__(
         self,
@@ -127,7 +154,8 @@ class LookHere(AttentionEncoding):
         dtype, device = pairs.values.dtype, pairs.values.device
         sides = torch.tensor([*_FIELDS[self.view], *[_EVERYWHERE] * 4], dtype=dtype, device=device)
         slopes = torch.tensor(_SLOPES, dtype=dtype, device=device)
-        return _LookHereFrame("score", pairs.values, pairs.positioned, sides, slopes)
+        measured = pairs if self.extension is None else pair_frame(self.extended(coords, dtype), dtype)
+        return _LookHereFrame("score", pairs.values, pairs.positioned, measured, sides, slopes)
 
     def score(self, x: Tensor, frame: Frame, scale: float) -> _DirectedScore:
         """See `AttentionEncoding.score`."""

@@ -12,7 +12,9 @@ from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame, number_option
 from zoo.encodings.quadratic import QuadraticFrame, QuadraticScore, fold_keys, fold_queries, make_frame, pairs
 
-__all__ = ["PaPE"]
+__all__ = ["RELEASED_PARABOLAS", "PaPE"]
+
+RELEASED_PARABOLAS = 50
 
 
 class PaPE(AttentionEncoding):
@@ -31,27 +33,46 @@ class PaPE(AttentionEncoding):
         parabolas: Number m of parabolas of a head. It enlarges the family of M_i, not the width of q and k.
     """
 
-    def __init__(self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, parabolas: int = 50) -> None:
+    extension_methods = ("rescale", "pi")
+
+    def __init__(
+        self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, parabolas: int = RELEASED_PARABOLAS
+    ) -> None:
         super().__init__()
         self.parabolas = int(number_option("parabolas", parabolas, low=1, high=4096, integer=True))
         self.num_heads, self.coord_dim = num_heads, coord_dim
-        self.position = nn.Parameter(torch.empty(num_heads, self.parabolas, coord_dim))
-        self.a = nn.Linear(dim, num_heads * self.parabolas, bias=False)
-        self.b = nn.Linear(dim, num_heads * self.parabolas, bias=False)
+        self.add_directions()
+        self.add_coefficients(dim)
         self.reset_parameters()
 
+    def add_directions(self) -> None:
+        """Makes W_p of every head."""
+        self.position = nn.Parameter(torch.empty(self.num_heads, self.parabolas, self.coord_dim))
+
+    def add_coefficients(self, dim: int) -> None:
+        """Makes the layers from features (width `dim`) to the coefficients a and b of the parabolas."""
+        self.a = nn.Linear(dim, self.num_heads * self.parabolas, bias=False)
+        self.b = nn.Linear(dim, self.num_heads * self.parabolas, bias=False)
+
     def reset_parameters(self) -> None:
-        """Draws the released initialisation: uniform +-1/sqrt(p) for directions, +-1/sqrt(C) for coefficients."""
-        nn.init.uniform_(self.position, -1 / math.sqrt(self.coord_dim), 1 / math.sqrt(self.coord_dim))
-        for layer in (self.a, self.b):
+        """Draws the released initialisation: uniform +-1/sqrt(p) for directions, +-1/sqrt(C) for coefficients.
+
+        The directions of other numbers of parabolas than the released 50 are drawn sqrt(50 / m) times as long, so that
+        the reach of the bias at the start does not depend on their number.
+        """
+        reach = math.sqrt(RELEASED_PARABOLAS / self.parabolas / self.coord_dim)
+        for parameter in self.parameters(recurse=False):
+            nn.init.uniform_(parameter, -reach, reach)
+        for layer in self.children():
+            assert isinstance(layer, nn.Linear)
             bound = 1 / math.sqrt(layer.in_features)
             nn.init.uniform_(layer.weight, -bound, bound)
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> QuadraticFrame:
         """See `zoo.encodings.quadratic.make_frame`."""
-        return make_frame(coords, dtype)
+        return make_frame(self.extended(coords, dtype), dtype)
 
-    def coefficients(self, x: Tensor, dtype: torch.dtype, reduction: torch.dtype) -> tuple[Tensor, Tensor]:
+    def coefficients(self, x: Tensor, dtype: torch.dtype, reduction: torch.dtype) -> tuple[Tensor, Tensor | None]:
         """Quadratic and linear coefficients of every query.
 
         Args:
@@ -60,18 +81,29 @@ class PaPE(AttentionEncoding):
             reduction: Dtype of the sum over parabolas, see `QuadraticFrame.reduction`.
 
         Returns:
-            M_ab for a <= b as (B, H, N, p(p+1)/2), and t as (B, H, N, p).
+            M_ab for a <= b as (B, H, N, p(p+1)/2), and t as (B, H, N, p), or `None` for zero.
         """
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(dtype)
-            position = self.position.to(dtype)
+            position = self.directions(x)
             products = torch.stack([position[..., i] * position[..., j] for i, j in pairs(self.coord_dim)], dim=-1)
-            a = F.softplus(F.linear(x, self.a.weight.to(dtype))).unflatten(-1, (self.num_heads, self.parabolas))
-            m = torch.matmul(a.transpose(1, 2).to(reduction), products.to(reduction)).to(dtype)
-            weight = self.b.weight.to(dtype).unflatten(0, (self.num_heads, self.parabolas))
-            linear = torch.matmul(position.transpose(1, 2), weight).flatten(0, 1)
-            t = F.linear(x, linear).unflatten(-1, (self.num_heads, self.coord_dim)).transpose(1, 2)
-        return m, t
+            m = torch.matmul(self.curvature(x).to(reduction), products.to(reduction)).to(dtype)
+            return m, self.slope(x, position)
+
+    def directions(self, x: Tensor) -> Tensor:
+        """W_p of every head, (H, m, p), in the dtype and on the device of x."""
+        return self.position.to(x.dtype)
+
+    def curvature(self, x: Tensor) -> Tensor:
+        """The coefficients a_il, not negative: (B, N, C) -> (B, H, N, m)."""
+        a = F.softplus(F.linear(x, self.a.weight.to(x.dtype)))
+        return a.unflatten(-1, (self.num_heads, self.parabolas)).transpose(1, 2)
+
+    def slope(self, x: Tensor, position: Tensor) -> Tensor | None:
+        """The linear term t_i = W_p^T b_i by one C x (H p) projection: (B, N, C) -> (B, H, N, p)."""
+        weight = self.b.weight.to(x.dtype).unflatten(0, (self.num_heads, self.parabolas))
+        linear = torch.matmul(position.transpose(1, 2), weight).flatten(0, 1)
+        return F.linear(x, linear).unflatten(-1, (self.num_heads, self.coord_dim)).transpose(1, 2)
 
     def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
         """See `AttentionEncoding.fold`."""

@@ -28,6 +28,8 @@ class PaPERI(AttentionEncoding):
         coord_dim: Coordinate axes p.
     """
 
+    extension_methods = ("rescale", "pi")
+
     def __init__(self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int) -> None:
         super().__init__()
         self.num_heads, self.coord_dim = num_heads, coord_dim
@@ -45,7 +47,7 @@ class PaPERI(AttentionEncoding):
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> QuadraticFrame:
         """See `zoo.encodings.quadratic.make_frame`."""
-        return make_frame(coords, dtype)
+        return make_frame(self.extended(coords, dtype), dtype)
 
     def coefficients(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """M_ab of every query: alpha w^2 on the diagonal, zero off it; (B, H, N, p(p+1)/2)."""

@@ -20,6 +20,7 @@ __all__ = ["PoPE"]
 @dataclass(frozen=True)
 class _Angles(Frame):
     values: Tensor  # (B or 1, 1, N, R)
+    gain: float
 
 
 class PoPE(AttentionEncoding):
@@ -41,6 +42,8 @@ class PoPE(AttentionEncoding):
         channels: Channels to rotate, rounded down to a multiple of p; `None` means all.
         phase_init: `"zero"` (needed for length generalisation) or `"uniform"` in [-2 pi, 0] (paper, section 4).
     """
+
+    extension_methods = ("pi", "ntk", "dynamic-ntk", "yarn")
 
     def __init__(
         self,
@@ -81,9 +84,10 @@ class PoPE(AttentionEncoding):
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> _Angles:
         """The angle of every channel at every token, in float32 or wider."""
-        values = make_positions(coords, dtype).values.unsqueeze(1)
-        angles = values.unsqueeze(-1) * ladder(self.base, self.per_axis, values)
-        return _Angles("fold", angles.flatten(-2))
+        values = make_positions(self.extended(coords, dtype), dtype).values
+        theta = ladder(self.base, self.per_axis, values).expand(coords.axes, -1)
+        theta = self.multiplied(theta, [self.base] * coords.axes, coords)
+        return _Angles("fold", (values.unsqueeze(-1) * theta).flatten(-2).unsqueeze(1), self.gain(coords.axes))
 
     def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
         """Widens q and k from D to D + R; the arithmetic is float32, the result has the dtype of the input."""
@@ -91,11 +95,13 @@ class PoPE(AttentionEncoding):
         angles = frame.values
         with torch.autocast(q.device.type, enabled=False):
             phases = angles + self.delta.to(angles.dtype).unsqueeze(1)
-            return self._polar(q, angles), self._polar(k, phases)
+            return self._polar(q, angles, frame.gain), self._polar(k, phases, frame.gain)
 
-    def _polar(self, x: Tensor, angles: Tensor) -> Tensor:
+    def _polar(self, x: Tensor, angles: Tensor, gain: float) -> Tensor:
         rotary, rest = x.split([self.rotary, x.shape[-1] - self.rotary], dim=-1)
         magnitude = F.softplus(rotary.to(angles.dtype))
+        if gain != 1.0:
+            magnitude, rest = magnitude * gain, (rest.to(angles.dtype) * gain).to(x.dtype)
         parts = [(magnitude * angles.cos()).to(x.dtype), (magnitude * angles.sin()).to(x.dtype), rest]
         return torch.cat(parts, dim=-1)
 

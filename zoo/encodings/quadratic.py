@@ -126,6 +126,8 @@ def make_frame(coords: Coordinates, dtype: torch.dtype) -> QuadraticFrame:
         values = values.unsqueeze(0)
         positioned = None if positioned is None else positioned.unsqueeze(0)
     products = torch.stack([values[..., a] * values[..., b] for a, b in pairs(coords.axes)], dim=-1)
+    if positioned is not None:  # Either may be that of all samples.
+        positioned = positioned.expand(*values.shape[:-1], 1)
     pieces = piece_dtype(dtype, values.device)
     extents = coords.extents()
     frame = QuadraticFrame("score", values, products, positioned, None, (), coords.integral, pieces)

@@ -91,6 +91,8 @@ class RelativeTable(AttentionEncoding):
         ConfigError: If the table would be larger than 2^20 entries a head.
     """
 
+    extension_methods = ("pi",)  # The table is stretched: offsets fall between its entries.
+
     def __init__(self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, extent: Any = 13) -> None:
         super().__init__()
         steps = axis_option("extent", extent, coord_dim, low=1, high=4096, integer=True)
@@ -109,6 +111,7 @@ class RelativeTable(AttentionEncoding):
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> _TableFrame:
         """Centred coordinates, and whether all differences are whole."""
+        coords = self.extended(coords, dtype)
         pairs = pair_frame(coords, dtype)
         return _TableFrame("score", pairs.values, pairs.positioned, coords.integral)
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame, algebra_dtype, number_option
+from zoo.encodings.extendable import Extendable
+from zoo.encodings.extension import Extension
 from zoo.encodings.rotary import (
     Layout,
     Rotation,
@@ -50,6 +52,8 @@ class RoPE(AttentionEncoding):
         ConfigError: If the head is too narrow or an option is bad.
     """
 
+    extension_methods = ("pi", "ntk", "dynamic-ntk", "yarn")
+
     def __init__(
         self,
         *,
@@ -68,9 +72,10 @@ class RoPE(AttentionEncoding):
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> Rotation:
         """Cosines and sines of all angles, in float32 or wider."""
-        values = make_positions(coords, dtype).values
+        values = make_positions(self.extended(coords, dtype), dtype).values
         theta = torch.stack([ladder(base, self.pairs_per_axis, values) for base in self.bases])
-        return make_rotation((values.unsqueeze(-1) * theta).flatten(-2).unsqueeze(1))
+        theta = self.multiplied(theta, self.bases, coords)
+        return make_rotation((values.unsqueeze(-1) * theta).flatten(-2).unsqueeze(1), self.gain(coords.axes))
 
     def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
         """Rotates q and k; the arithmetic is float32, the result has the dtype of the input."""
@@ -84,23 +89,32 @@ class RoPE1D(AttentionEncoding):
     Pair k turns by n base^(-2k / R), half layout, R = 2 floor(D / 2), where n = 0, 1, ... counts the positioned tokens
     of a sample in the order given (row by row for a grid). Packed samples each count from 0. Tokens without a position
     are neither counted nor rotated. Translation does not change it; transposing the tokens of a grid does, and so does
-    another grid width. Su et al. 2104.09864.
+    another grid width. An extension takes the product of the factors and of the extents of all axes, by which the
+    number of tokens grows. Su et al. 2104.09864.
 
     Args:
         dim: Unused, part of the common signature.
         num_heads: Unused.
         head_dim: Head width D, at least 2.
-        coord_dim: Unused: any number of axes.
+        coord_dim: Coordinate axes p; extensions alone make use of it.
         base: Base of the frequency ladder; 10000 as for text, since a picture has hundreds of tokens or more.
 
     Raises:
         ConfigError: If the head is too narrow or the base is bad.
     """
 
+    extension_methods = ("pi", "ntk", "dynamic-ntk", "yarn")
+
     def __init__(self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, base: float = 10000.0) -> None:
         super().__init__()
         self.pairs = pairs_per_axis("rope-1d", head_dim, 1)
         self.base = number_option("base", base, low=1.0001, high=1e9)
+        self.coord_dim, self.count = coord_dim, Extendable()
+
+    def extend(self, extension: Extension | None) -> None:
+        """See `Extendable.extend`."""
+        super().extend(extension)
+        self.count.extension = None if extension is None else extension.flattened(self.coord_dim)
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> Rotation:
         """Cosines and sines of all angles, in float32 or wider."""
@@ -112,10 +126,12 @@ class RoPE1D(AttentionEncoding):
         index = count - 1
         if coords.cu_seqlens is not None:
             before = torch.cat([count.new_zeros(1), count])  # Positioned tokens in front of each token.
-            index = (index - before[coords.cu_seqlens.long()][coords.segments()]).unsqueeze(0)
-            known = known.unsqueeze(0)
+            index = index - before[coords.cu_seqlens.long()][coords.segments()]
         index = index.masked_fill(~known, 0).to(algebra_dtype(values.dtype, dtype))
-        return make_rotation((index.unsqueeze(-1) * ladder(self.base, self.pairs, index)).unsqueeze(1))
+        line = Coordinates(index.unsqueeze(-1), coords.positioned, coords.cu_seqlens)
+        values = make_positions(self.count.extended(line, dtype), dtype).values
+        theta = self.count.multiplied(ladder(self.base, self.pairs, values).unsqueeze(0), [self.base], line)
+        return make_rotation((values.unsqueeze(-1) * theta).flatten(-2).unsqueeze(1), self.count.gain(1))
 
     def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
         """Rotates q and k; the arithmetic is float32, the result has the dtype of the input."""

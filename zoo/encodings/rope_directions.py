@@ -20,7 +20,15 @@ _GOLDEN_STEP = math.pi * (math.sqrt(5) - 1) / 2
 
 
 class _DirectionalRoPE(AttentionEncoding):
-    """Pair k turns by <r, u_k> with fixed frequency vectors u_k of the plane, half layout."""
+    """Pair k turns by <r, u_k> with fixed frequency vectors u_k of the plane, half layout.
+
+    The vectors run through a frequency ladder, once or several times. An extension changes their components: that of
+    axis a as it would change the frequency in an axial ladder on that axis.
+    """
+
+    extension_methods = ("pi", "ntk", "dynamic-ntk", "yarn")
+    base: float
+    pairs: int
 
     @abstractmethod
     def vectors(self) -> list[list[tuple[float, float]]]:
@@ -28,10 +36,16 @@ class _DirectionalRoPE(AttentionEncoding):
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> Rotation:
         """Cosines and sines of all angles, in float32 or wider."""
-        values = make_positions(coords, dtype).values
-        vectors = torch.tensor(self.vectors(), device=values.device, dtype=values.dtype)  # (H or 1, pairs, 2)
+        values = make_positions(self.extended(coords, dtype), dtype).values
+        vectors = torch.tensor(self.vectors(), device=values.device, dtype=values.dtype).mT  # (H or 1, 2, pairs)
+        steps = self.multiplied(values.new_ones(2, self.pairs), (self.base, self.base), coords)
+        steps = steps.repeat(*[1] * (steps.dim() - 1), vectors.shape[-1] // self.pairs)
         with torch.autocast(values.device.type, enabled=False):
-            return make_rotation(values.unsqueeze(1) @ vectors.mT)
+            if coords.packed and steps.dim() > 2:  # Of every token, (1, N, 2, pairs).
+                angles = ((values.unsqueeze(-1) * steps).unsqueeze(1) * vectors.unsqueeze(-3)).sum(dim=-2)
+            else:  # Of every sample, (B or 1, 1, 2, pairs), or of all.
+                angles = values.unsqueeze(1) @ (vectors * steps)
+            return make_rotation(angles, self.gain(2))
 
     def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
         """Rotates q and k; the arithmetic is float32, the result has the dtype of the input."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame, number_option
+from zoo.encodings.extension import Extension
 from zoo.encodings.rope import RoPE
 from zoo.encodings.rotary import Positions, Rotation, make_positions, rotate
 from zoo.errors import ConfigError
@@ -58,6 +59,8 @@ class STRING(AttentionEncoding):
         ConfigError: If the head is too narrow or the base is bad.
     """
 
+    extension_methods = RoPE.extension_methods
+
     def __init__(
         self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, base: float | Sequence[float] = 100.0
     ) -> None:
@@ -66,6 +69,11 @@ class STRING(AttentionEncoding):
         self.head_dim = head_dim
         self.skew = nn.Parameter(torch.empty(num_heads, head_dim * (head_dim - 1) // 2))
         self.reset_parameters()
+
+    def extend(self, extension: Extension | None) -> None:
+        """See `Extendable.extend`; the axial RoPE inside is what is extended."""
+        super().extend(extension)
+        self.rope.extend(extension)
 
     def reset_parameters(self) -> None:
         """Starts as plain RoPE."""
@@ -100,6 +108,8 @@ class _BlockGenerators(AttentionEncoding):
     The matrix exponential costs far more than cosines: N H D b numbers per layer, and b times as many operations.
     """
 
+    extension_methods = ("pi",)  # Learned generators are no ladder.
+
     def __init__(self, name: str, *, head_dim: int, block_size: int, extent: float) -> None:
         super().__init__()
         self.block_size = int(number_option("block_size", block_size, low=2, high=256, integer=True))
@@ -118,7 +128,7 @@ class _BlockGenerators(AttentionEncoding):
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> Positions:
         """Coordinates, zero for tokens without a position."""
-        return make_positions(coords, dtype)
+        return make_positions(self.extended(coords, dtype), dtype)
 
     def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
         """Turns q and k; the arithmetic is float32, the result has the dtype of the input."""

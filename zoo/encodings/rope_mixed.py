@@ -38,6 +38,8 @@ class RoPEMixed(AttentionEncoding):
         ConfigError: If the head is too narrow or the base is bad.
     """
 
+    extension_methods = ("pi",)  # Learned frequencies are no ladder.
+
     def __init__(self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, base: float = 10.0) -> None:
         super().__init__()
         self.step = pairs_per_axis("rope-mixed", head_dim, coord_dim)
@@ -57,7 +59,7 @@ class RoPEMixed(AttentionEncoding):
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> Positions:
         """Coordinates, zero for tokens without a position."""
-        return make_positions(coords, dtype)
+        return make_positions(self.extended(coords, dtype), dtype)
 
     def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
         """Rotates q and k; the arithmetic is float32, the result has the dtype of the input."""

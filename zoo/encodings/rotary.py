@@ -52,10 +52,12 @@ class Rotation(Frame):
     Attributes:
         cos: (B or 1, H or 1, N, pairs) float32 or float64.
         sin: Like `cos`.
+        gain: What both are multiplied with, and the channels that pass through with them (the temperature of YaRN).
     """
 
     cos: Tensor
     sin: Tensor
+    gain: float = 1.0
 
 
 def make_positions(coords: Coordinates, dtype: torch.dtype) -> Positions:
@@ -71,9 +73,11 @@ def make_positions(coords: Coordinates, dtype: torch.dtype) -> Positions:
     return Positions("fold", values.unsqueeze(0) if coords.packed else values)
 
 
-def make_rotation(angles: Tensor) -> Rotation:
-    """Frame of rotation by `angles` (B or 1, H or 1, N, pairs)."""
-    return Rotation("fold", angles.cos(), angles.sin())
+def make_rotation(angles: Tensor, gain: float = 1.0) -> Rotation:
+    """Frame of rotation by `angles` (B or 1, H or 1, N, pairs), and of multiplication with `gain`."""
+    if gain == 1.0:
+        return Rotation("fold", angles.cos(), angles.sin())
+    return Rotation("fold", angles.cos() * gain, angles.sin() * gain, gain)
 
 
 def ladder(base: float, pairs: int, like: Tensor) -> Tensor:
@@ -90,11 +94,13 @@ def rotate(x: Tensor, rotation: Rotation, layout: Layout = "half") -> Tensor:
 
     Args:
         x: (B, H, N, D) queries or keys.
-        rotation: Cosines and sines of R / 2 <= D / 2 pairs; channels from R on pass through.
+        rotation: Cosines and sines of R / 2 <= D / 2 pairs; channels from R on pass through (times its gain).
         layout: `"half"` pairs channels (j, j + R/2), `"interleaved"` (2j, 2j + 1).
     """
     pairs = rotation.cos.shape[-1]
     rotary, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    if rotation.gain != 1.0:
+        rest = (rest.to(rotation.cos.dtype) * rotation.gain).to(x.dtype)
     if layout == "half":
         first, second = rotary[..., :pairs], rotary[..., pairs:]
     else:

@@ -25,6 +25,8 @@ class SinCos(TokenEncoding):
         base: Longest wavelength over 2 pi, in coordinate units.
     """
 
+    extension_methods = ("pi",)
+
     def __init__(self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, base: float = 10000.0) -> None:
         super().__init__()
         if dim % 2 or dim < 2 * coord_dim:
@@ -35,7 +37,7 @@ class SinCos(TokenEncoding):
 
     def encode(self, coords: Coordinates) -> Tensor:
         """See `TokenEncoding.encode`."""
-        values = coords.values
+        values = self.extended(coords, coords.values.dtype).values
         columns = []
         for axis, part in enumerate(self.parts):
             k = torch.arange(part // 2, device=values.device, dtype=values.dtype)

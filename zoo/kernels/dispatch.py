@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.encodings.base import Score, algebra_dtype
 from zoo.errors import ConfigError, DataError
+from zoo.kernels.flex import MIN_WIDTH, flex, modification
 from zoo.kernels.select import record, select
 
 __all__ = ["attend", "attention_weights"]
@@ -59,7 +60,8 @@ def attend(
         raise DataError("causal attention needs as many queries as keys")
     if cu_seqlens is not None:
         return _packed(q, k, v, scale, mask, score, causal, cu_seqlens)
-    choice = select(scored=score is not None)
+    score_mod = modification(score) if _flexible(q, mask, causal) else None
+    choice = select(scored=score is not None, flexible=score_mod is not None)
     if not torch.compiler.is_compiling():
         record(choice)
     k, v, visible = _hide(k, v, mask)
@@ -69,7 +71,15 @@ def attend(
             return (weights @ v.to(weights.dtype)).to(v.dtype)
         if score is None:
             return _sdpa(q, k, v, scale, visible, causal)
+        if choice.backend == "flex" and score_mod is not None:
+            return flex(q, k, v, scale=scale, score_mod=score_mod)
         return _scored(q, k, v, scale, visible, score, causal)
+
+
+def _flexible(q: Tensor, mask: Tensor | None, causal: bool) -> bool:
+    """Whether FlexAttention may run: float32 is left to kernels that do not round it to TF32."""
+    sizes = q.shape[2] > 0 and q.shape[0] > 0 and q.shape[-1] >= MIN_WIDTH
+    return q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and mask is None and not causal and sizes
 
 
 def attention_weights(

@@ -11,8 +11,10 @@ from zoo.errors import ConfigError
 
 __all__ = ["BACKENDS", "Choice", "select", "trace", "use"]
 
-# `eager` is the oracle (any dtype, materialises N x N); `sdpa` is torch's fused attention.
+# They run anything anywhere: `eager` is the oracle (any dtype, materialises N x N), `sdpa` is torch's fused attention.
 BACKENDS = ("eager", "sdpa")
+# Taken by itself where it applies: `flex` generates a kernel for an additive score (16 bit on CUDA, no mask).
+SPECIAL = ("flex",)
 
 _forced: str | None = None
 _traces: list[list[Choice]] = []
@@ -23,8 +25,9 @@ class Choice:
     """One attention call: the backend that ran it, how, and why.
 
     Attributes:
-        backend: A name of `BACKENDS`.
-        method: `"plain"` for one fused call, `"rows"` for blocks of query rows with an additive score in float32.
+        backend: A name of `BACKENDS` or `SPECIAL`.
+        method: `"plain"` for one fused call, `"rows"` for blocks of query rows with an additive score in float32,
+            `"inside"` for a score computed inside the kernel.
         reason: Why this backend.
     """
 
@@ -70,11 +73,12 @@ def trace() -> Iterator[list[Choice]]:
         ]  # Equal lists are not the same.
 
 
-def select(*, scored: bool = False) -> Choice:
+def select(*, scored: bool = False, flexible: bool = False) -> Choice:
     """Chooses the backend.
 
     Args:
         scored: Whether the logits get an additive score.
+        flexible: Whether `flex` could run it.
     """
     method = "rows" if scored else "plain"
     if _forced is not None:
@@ -82,6 +86,8 @@ def select(*, scored: bool = False) -> Choice:
     named = os.environ.get("ZOO_KERNEL")
     if named:
         return Choice(_check(named), method, "forced by ZOO_KERNEL")
+    if flexible:
+        return Choice("flex", "inside", "a score without mask, in 16 bit on CUDA")
     return Choice("sdpa", method, "default")
 
 

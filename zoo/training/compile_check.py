@@ -3,25 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
 from zoo.training.seeds import seed_device
 
-__all__ = ["compile_model", "compiled_step_problem"]
+__all__ = ["REPLAYED", "begin_step", "compile_model", "compiled_step_problem"]
 
 LOSS_TOLERANCE = 2e-2  # relative to 1 + |loss|
 GRADIENT_TOLERANCE = 0.1  # norm of the difference over all parameters, relative to the eager norm; bf16 gives 0.01
 
 
-def compile_model(model: nn.Module) -> nn.Module:
-    """`torch.compile` with torch's own random numbers, so that stochastic depth draws as in an eager step."""
-    return torch.compile(model, options={"fallback_random": True})  # type: ignore[return-value]
+# Runs of a step recorded as a CUDA graph until it is replayed: one warms up, one records.
+REPLAYED = 3
+
+
+def compile_model(model: nn.Module, *, graphs: bool = False) -> nn.Module:
+    """`torch.compile` with torch's own random numbers, so that stochastic depth draws as in an eager step.
+
+    Args:
+        model: What to compile.
+        graphs: Record forward and backward as CUDA graphs: small models spend most of a step launching kernels.
+    """
+    options: dict[str, Any] = {"fallback_random": True, "triton.cudagraphs": graphs}
+    return torch.compile(model, options=options)  # type: ignore[return-value]
+
+
+def begin_step(device: torch.device) -> None:
+    """Tells recorded graphs that the outputs of the step before are no longer needed."""
+    if device.type == "cuda":
+        torch.compiler.cudagraph_mark_step_begin()
 
 
 def compiled_step_problem(
-    model: nn.Module, eager: nn.Module, compiled: nn.Module, loss_of: Callable[[nn.Module], torch.Tensor], seed: int
+    model: nn.Module,
+    eager: nn.Module,
+    compiled: nn.Module,
+    loss_of: Callable[[nn.Module], torch.Tensor],
+    seed: int,
+    runs: int = 1,
 ) -> str | None:
     """Compares loss and gradients of one step; weights, buffers and gradients are as before afterwards.
 
@@ -30,7 +52,8 @@ def compiled_step_problem(
         eager: What runs it eagerly (`model` itself or a wrapper).
         compiled: What runs it compiled.
         loss_of: Forward and loss on a fixed batch.
-        seed: Seeds the device before each of the two steps.
+        seed: Seeds the device before each step.
+        runs: How often the compiled step is run; the last one is compared (see `REPLAYED`).
 
     Returns:
         What is wrong with the compiled step, or `None`.
@@ -45,7 +68,8 @@ def compiled_step_problem(
                     parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
         loss, gradients = _step(model, eager, loss_of, device, seed)
         try:
-            compiled_loss, compiled_gradients = _step(model, compiled, loss_of, device, seed)
+            for _ in range(runs):
+                compiled_loss, compiled_gradients = _step(model, compiled, loss_of, device, seed)
         except Exception as error:  # compilers fail in many ways; eager is the answer to all of them
             return f"compiling failed ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
         return _difference(loss, gradients, compiled_loss, compiled_gradients)
@@ -60,6 +84,7 @@ def _step(
     model: nn.Module, runner: nn.Module, loss_of: Callable[[nn.Module], torch.Tensor], device: torch.device, seed: int
 ) -> tuple[float, dict[str, torch.Tensor]]:
     model.zero_grad(set_to_none=True)
+    begin_step(device)
     seed_device(device, seed)
     loss = loss_of(runner)
     loss.backward()

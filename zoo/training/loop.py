@@ -22,7 +22,7 @@ from zoo.encodings.base import AttentionEncoding
 from zoo.errors import ConfigError, ZooError, require
 from zoo.progress import Update, progress_bar
 from zoo.training.checkpoint import CHECKPOINT, check_same_run, load_checkpoint, save_checkpoint
-from zoo.training.compile_check import compile_model, compiled_step_problem
+from zoo.training.compile_check import REPLAYED, begin_step, compile_model, compiled_step_problem
 from zoo.training.metrics import MetricsLog
 from zoo.training.optim import make_ema, make_optimizer, make_schedule
 from zoo.training.recipe import Recipe, task_class
@@ -244,6 +244,7 @@ class Trainer:
     def _train_step(self, inputs: Any, targets: Any) -> Tensor:
         epoch, index = divmod(self.step, self.task.steps_per_epoch)
         self.schedule.step_update(self.step)
+        begin_step(self.device)
         seed_device(self.device, self._step_seed(epoch, index))
         loss = self.task.loss(self.net(inputs), targets)
         self.accelerator.backward(loss)
@@ -304,7 +305,8 @@ class Trainer:
             save_checkpoint(self.output, self.state())
 
     def _compile(self) -> nn.Module:
-        compiled = compile_model(self.net)
+        graphs = self.device.type == "cuda" and self.accelerator.num_processes == 1
+        compiled = compile_model(self.net, graphs=graphs)
         inputs, targets = self.task.batch(*divmod(self.step, self.task.steps_per_epoch))
         problem = compiled_step_problem(
             self.model,
@@ -312,6 +314,7 @@ class Trainer:
             compiled,
             lambda net: self.task.loss(net(inputs), targets),
             self._step_seed(0, 0),
+            REPLAYED if graphs else 1,
         )
         failures = self.accelerator.reduce(torch.tensor([float(problem is not None)], device=self.device), "sum")
         if not failures.item():

@@ -34,7 +34,8 @@ def parse(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     Whole numbers are taken for floats, and so is text such as `1e-3`, which YAML 1.1 reads as a string.
 
     Args:
-        cls: A dataclass whose field types are str, int, float, bool, dict, fixed tuples of those, or `| None`.
+        cls: A dataclass whose field types are str, int, float, bool, dict, tuples of those, or `| None`; a
+            dataclass among the values is taken as it is.
         values: Keys and values.
         where: What the values come from, for the error text.
 
@@ -60,6 +61,10 @@ def _convert(value: Any, hint: Any, key: str, where: str) -> Any:
             return None
         (inner,) = [a for a in arguments if a is not type(None)]
         return _convert(value, inner, key, where)
+    if origin is tuple and arguments[1:] == (Ellipsis,):
+        if isinstance(value, (list, tuple)):
+            return tuple(_convert(item, arguments[0], key, where) for item in value)
+        raise ConfigError(f"{where}: {key} must be a list, got {value!r}")
     if origin is tuple:
         if isinstance(value, (list, tuple)) and len(value) == len(arguments):
             return tuple(_convert(v, a, key, where) for v, a in zip(value, arguments, strict=True))
@@ -75,5 +80,5 @@ def _convert(value: Any, hint: Any, key: str, where: str) -> Any:
             pass
     elif isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
-    expected = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}[hint]
+    expected = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}.get(hint, hint.__name__)
     raise ConfigError(f"{where}: {key} must be {expected}, got {value!r}")
