@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,8 @@ import zoo
 from zoo import card_facts, cards, registry
 
 RECORDED = [name for name in zoo.list_models() if (cards.card_folder(name) / "record.yaml").exists()]
+
+ROOT = Path(__file__).parents[1]
 
 RESULTS = {
     "name": "pape-vit-t-imagenette",
@@ -44,8 +47,17 @@ def front_matter(text):
     return yaml.safe_load(re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)[1])
 
 
-def test_all_trained_names_have_a_record():
-    assert [name for name in zoo.list_models("*-imagenette")] == RECORDED
+def test_records_are_of_registered_names_and_published_ones_have_one():
+    assert set(zoo.list_models(weights="embedded")) <= set(RECORDED) <= set(zoo.list_models("*-imagenette"))
+
+
+def test_records_have_the_numbers_of_the_comparison():
+    table = json.loads((ROOT / "docs" / "comparison.json").read_text(encoding="utf-8"))
+    models = {row["model"] for row in table["rows"] if not row["model_options"]}
+    assert len(models) >= 4
+    for name in models:
+        record = cards.read_record(name)
+        assert card_facts.add_sweep(record, table) == record or record["weights"]["source"] == "embedded", name
 
 
 @pytest.mark.parametrize("name", RECORDED)

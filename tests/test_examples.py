@@ -57,3 +57,14 @@ def test_custom_encoding(tmp_path: Path) -> None:
 def test_every_example_is_run() -> None:
     tested = {"predict.py", "finetune_head.py", "custom_encoding.py"}
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == tested
+
+
+def test_adapt_timm(tmp_path: Path) -> None:
+    output = run_example("adapt_timm.py", tmp_path)
+    assert "pape in 6 attention layers of VisionTransformer" in output and "outputs unchanged at the start" in output
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
+    assert len(losses) == 12 and min(losses) < losses[0] / 2
+    gates = re.findall(r"opened to ([\d.]+) \.\.\. ([\d.]+)", output)[0]
+    assert all(float(gate) > 0 for gate in gates)
+    sizes = re.findall(r"^(.*) px: ([\d.]+) % of 4 pictures", output, re.MULTILINE)
+    assert [size for size, _ in sizes] == ["64", "96", "128", "(96, 160)"]

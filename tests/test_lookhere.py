@@ -111,6 +111,17 @@ def test_options_of_lookhere_scale_and_round_the_bias():
     assert torch.equal(rounded, plain.bfloat16().float()) and not torch.equal(rounded, plain)
 
 
+@pytest.mark.parametrize("view", [180, 90, 45])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_of_coordinates_does_not_move_borders(view, dtype):
+    """Grids that are scaled or moved by numbers with no exact form keep who is seen along axes and diagonals."""
+    coords = coordinates.grid(9, 7, dtype=dtype)
+    attention, x = block(view=view).to(dtype), features(63, dtype)
+    seen = attention.position_bias(x, coords).isfinite()
+    for other in (coords.scaled(14 / 30), coords.shifted((31.7, -0.3)), coords.scaled(0.1).shifted(0.7)):
+        assert torch.equal(attention.position_bias(x, other).isfinite(), seen)
+
+
 def test_lookhere_is_for_the_plane():
     for axes in (1, 3):
         with pytest.raises(ConfigError, match="2 coordinate axes"):

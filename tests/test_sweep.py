@@ -189,3 +189,36 @@ def test_cli_prints_the_table(
     with pytest.raises(SystemExit) as stop:
         main(["sweep", str(plan), "--out", str(tmp_path)])
     assert stop.value.code == 2 and "--data" in capsys.readouterr().err
+
+
+def test_the_table_goes_into_records_and_figures(plan: Path, tmp_path: Path) -> None:
+    from zoo.card_facts import add_sweep
+    from zoo.cards import read_record
+    from zoo.curves import chosen, read_curves
+
+    training = {"epochs": 1, "device": "a GPU", "duration_s": 3.0, "date": "2026-01-01", "final_train_loss": 1.23456}
+    for seed, top in ((0, 50.0), (1, 60.0)):
+        result = result_of("rope", seed, {"none": {"16": top, "32": 40.0}, "pi": {"32": 45.0}})
+        (tmp_path / f"rope-{seed}.json").write_text(json.dumps({**result, "training": training}))
+    table = {"sweep": "toys", "rows": summarise(tmp_path, load_sweep(plan))}
+    rope, pape = read_record("rope-vit-t-imagenette"), read_record("pape-vit-t-imagenette")
+    assert rope is not None and pape is not None
+    filled = add_sweep(rope, table)
+    items = [(row["size"], row.get("extend"), row["value"], row["seeds"]) for row in filled["evaluation"]]
+    assert items == [(16, None, 55.0, 2), (32, None, 40.0, 2), (32, "pi", 45.0, 2)]
+    assert filled["evaluation"][0]["std"] == pytest.approx(7.07) and "toys" in filled["evaluation"][0]["command"]
+    assert (filled["training"]["epochs"], filled["training"]["final_train_loss"]) == (1, 1.2346)
+    compared = add_sweep(pape, table)
+    assert compared["evaluation"] == pape["evaluation"]  # Those of its own weights.
+    assert compared["comparison"][1] == {"name": "rope", "note": "1 epochs, mean of 2 seeds, pi", "sizes": {32: 45.0}}
+    alibi = read_record("alibi-vit-t-imagenette")
+    assert alibi is not None
+    with pytest.raises(ConfigError, match="no results of alibi-vit-t-imagenette"):
+        add_sweep(alibi, table)
+    with pytest.raises(ConfigError, match="not the table of a sweep"):
+        add_sweep(alibi, {"rows": [{"name": "x"}]})
+
+    (tmp_path / "table.json").write_text(json.dumps(table))
+    curves = read_curves([tmp_path / "table.json"])
+    assert {curve.name: curve.points for curve in curves} == {"rope": {16: 55.0, 32: 40.0}, "rope with pi": {32: 45.0}}
+    assert [curve.name for curve in chosen(curves, "rope")] == ["rope"]

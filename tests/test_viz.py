@@ -13,7 +13,7 @@ import yaml
 
 pytest.importorskip("matplotlib")
 
-from zoo import viz
+from zoo import curves, viz
 from zoo.errors import ConfigError, DataError, UnknownModelError
 
 SIZES = (112, 224, 512)
@@ -32,7 +32,7 @@ def lines(figure: Any) -> dict[str, Any]:
 def test_curves_of_result_files(tmp_path: Path) -> None:
     first = write_results(tmp_path / "a.json", "pape-vit-t-imagenette", (90.0, 92.0, 85.0))
     second = write_results(tmp_path / "b.json", "rope-vit-t-imagenette", (89.0, 70.0, 35.0))
-    found = viz.curves([first, str(second)])
+    found = curves.read_curves([first, str(second)])
     assert [curve.name for curve in found] == ["pape-vit-t-imagenette", "rope-vit-t-imagenette"]
     assert found[1].points == {112: 89.0, 224: 70.0, 512: 35.0}
 
@@ -41,7 +41,7 @@ def test_curves_of_one_model_from_two_files_are_joined_and_sorted(tmp_path: Path
     late, early = tmp_path / "late.json", tmp_path / "early.json"
     late.write_text(json.dumps({"name": "m", "results": [{"size": 512, "top1": 80}]}))
     early.write_text(json.dumps({"name": "m", "results": [{"size": 112, "top1": 90}]}))
-    (curve,) = viz.curves([late, early])
+    (curve,) = curves.read_curves([late, early])
     assert list(curve.points.items()) == [(112, 90.0), (512, 80.0)]
 
 
@@ -62,17 +62,17 @@ def test_curves_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "record.yaml").write_text("name: empty\n")
     monkeypatch.setattr(hub_cards, "__path__", [str(tmp_path)])
-    measured, other = viz.curves(["measured"])
-    assert measured == viz.Curve("measured", {112: 90.0, 224: 91.0})
-    assert other == viz.Curve("other", {112: 80.0, 224: 60.0})
+    measured, other = curves.read_curves(["measured"])
+    assert measured == curves.Curve("measured", {112: 90.0, 224: 91.0})
+    assert other == curves.Curve("other", {112: 80.0, 224: 60.0})
     with pytest.raises(DataError, match="no measured"):
-        viz.curves(["empty"])
+        curves.read_curves(["empty"])
 
 
 @pytest.mark.parametrize("name", ["no-such-model", "../secrets", ""])
 def test_unknown_source_is_named(name: str) -> None:
     with pytest.raises(UnknownModelError, match="neither a result file nor a model"):
-        viz.curves([name])
+        curves.read_curves([name])
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_bad_result_files_are_refused(tmp_path: Path, content: str, message: str
     path = tmp_path / "bad.json"
     path.write_text(content)
     with pytest.raises(DataError, match=message) as caught:
-        viz.curves([path])
+        curves.read_curves([path])
     assert "bad.json" in str(caught.value)
 
 
 def test_extrapolation_figure_holds_the_data_and_says_what_it_is(tmp_path: Path) -> None:
     models = [
-        viz.Curve("pape-vit-t-imagenette", dict(zip(SIZES, (90.0, 92.0, 85.0), strict=True))),
-        viz.Curve("rope-vit-t-imagenette", dict(zip(SIZES, (89.0, 70.0, 35.0), strict=True))),
+        curves.Curve("pape-vit-t-imagenette", dict(zip(SIZES, (90.0, 92.0, 85.0), strict=True))),
+        curves.Curve("rope-vit-t-imagenette", dict(zip(SIZES, (89.0, 70.0, 35.0), strict=True))),
     ]
     figure = viz.extrapolation(models, trained_size=112)
     axes = figure.axes[0]
@@ -119,7 +119,7 @@ def test_extrapolation_figure_holds_the_data_and_says_what_it_is(tmp_path: Path)
 
 
 def test_names_that_share_no_end_are_shown_whole() -> None:
-    models = [viz.Curve("a-in1k", {224: 1.0}), viz.Curve("b-coco", {224: 2.0})]
+    models = [curves.Curve("a-in1k", {224: 1.0}), curves.Curve("b-coco", {224: 2.0})]
     assert list(lines(viz.extrapolation(models))) == ["a-in1k", "b-coco"]
 
 
@@ -129,16 +129,16 @@ def test_nothing_to_draw_is_an_error() -> None:
 
 
 def test_trained_size_of_registered_models() -> None:
-    def named(*names: str) -> list[viz.Curve]:
-        return [viz.Curve(name, {112: 1.0}) for name in names]
+    def named(*names: str) -> list[curves.Curve]:
+        return [curves.Curve(name, {112: 1.0}) for name in names]
 
-    assert viz.common_trained_size(named("pape-vit-t-imagenette", "rope-vit-t-imagenette")) == 112
-    assert viz.common_trained_size(named("pape-vit-t-imagenette", "pape-vit-t-in1k")) is None
-    assert viz.common_trained_size(named("pape-vit-t-imagenette", "my-own")) is None
+    assert curves.common_trained_size(named("pape-vit-t-imagenette", "rope-vit-t-imagenette")) == 112
+    assert curves.common_trained_size(named("pape-vit-t-imagenette", "pape-vit-t-in1k")) is None
+    assert curves.common_trained_size(named("pape-vit-t-imagenette", "my-own")) is None
 
 
 def test_save_refuses_what_it_cannot_write(tmp_path: Path) -> None:
-    figure = viz.extrapolation([viz.Curve("a", {224: 1.0})])
+    figure = viz.extrapolation([curves.Curve("a", {224: 1.0})])
     with pytest.raises(ConfigError, match="does not exist"):
         viz.save(figure, tmp_path / "absent" / "a.png")
     with pytest.raises(ConfigError, match=r"\.png, \.svg or \.pdf"):
@@ -151,7 +151,7 @@ def test_save_refuses_what_it_cannot_write(tmp_path: Path) -> None:
 
 def test_dollars_in_names_are_no_formulas(tmp_path: Path) -> None:
     name = r"run$\frac$1"
-    figure = viz.extrapolation([viz.Curve(name, {224: 1.0}), viz.Curve("other", {224: 2.0})], title=name)
+    figure = viz.extrapolation([curves.Curve(name, {224: 1.0}), curves.Curve("other", {224: 2.0})], title=name)
     assert viz.save(figure, tmp_path / "a.png").is_file()
 
 
@@ -162,7 +162,7 @@ def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'pape-zoo\[viz\]'"):
-        viz.extrapolation([viz.Curve("a", {224: 1.0})])
+        viz.extrapolation([curves.Curve("a", {224: 1.0})])
 
 
 def build_tiny(config: dict[str, Any], encoding: str, options: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
 from zoo.encodings import create
-from zoo.encodings.base import Frame, Score
+from zoo.encodings.base import Frame
 from zoo.errors import ConfigError, DataError
 from zoo.kernels import attend, attention_weights
 
@@ -112,7 +112,7 @@ class CoordinateAttention(nn.Module):
         if frame is None:
             frame = self.frame(x, coords)
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
-        q, k, v, score = self._encode(x, q, k, v, frame)
+        q, k, v, score = self.encoding.encode_attention(x, q, k, v, frame, self.scale)
         options = {"scale": self.scale, "mask": mask, "score": score, "causal": self.causal}
         out = attend(q, k, v, cu_seqlens=coords.cu_seqlens, **options)
         if frame.kind == "group":
@@ -149,19 +149,6 @@ class CoordinateAttention(nn.Module):
         if score is None:
             return None
         return score.bias(rows or slice(0, x.shape[1])).expand(x.shape[0], self.num_heads, -1, -1)
-
-    def _encode(
-        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, frame: Frame
-    ) -> tuple[Tensor, Tensor, Tensor, Score | None]:
-        """q, k, v and the score, each as the kind of the frame has it."""
-        score = None
-        if frame.kind in ("fold", "group"):
-            q, k = self.encoding.fold(x, q, k, frame)
-        if frame.kind == "group":
-            v = self.encoding.transform_values(v, frame)
-        if frame.kind == "score":
-            score = self.encoding.score(x, frame, self.scale)
-        return q, k, v, score
 
     def _check(self, x: Tensor, coords: Coordinates, mask: Tensor | None) -> None:
         if not isinstance(x, Tensor) or not isinstance(coords, Coordinates) or not isinstance(mask, Tensor | None):

@@ -88,7 +88,7 @@ def _model_name(name: str) -> str:
     return str(read_config(Path(name.removeprefix(FOLDER_PREFIX)) / "config.json")["name"])
 
 
-def add_sweep(record: Mapping[str, Any], rows: Any) -> dict[str, Any]:
+def add_sweep(record: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
     """Folds the table of a sweep (`zoo sweep NAME --table --json`) into a record (which is not changed).
 
     A name without published weights gets the results of its own setting as its evaluation, means over seeds, and the
@@ -97,12 +97,13 @@ def add_sweep(record: Mapping[str, Any], rows: Any) -> dict[str, Any]:
 
     Args:
         record: As `zoo.cards.read_record` gives it.
-        rows: What `zoo.training.sweep.summarise` returned.
+        table: `{"sweep": its name, "rows": what zoo.training.sweep.summarise returned}`.
 
     Raises:
-        ConfigError: If that is not such a table, or no row is of this model.
+        ConfigError: If that is not such a table, or no row is of this model by its own options.
     """
     keys = {"name", "model", "model_options", "recipe", "extend", "seeds", "dataset", "images", "training", "top1"}
+    rows = table.get("rows")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) and keys <= set(row) for row in rows):
         raise ConfigError("not the table of a sweep: make one with `zoo sweep NAME --out DIR --table --json`")
     if record["weights"]["source"] != "none":
@@ -111,7 +112,7 @@ def add_sweep(record: Mapping[str, Any], rows: Any) -> dict[str, Any]:
     if not own:
         raise ConfigError(f"the sweep has no results of {record['name']} with its own options")
     first = own[0]
-    sweep_command = f"zoo sweep comparison --data DIR --out OUT --only {first['name']}"
+    sweep_command = f"zoo sweep {table.get('sweep')} --data DIR --out OUT --only {first['name']}"
     evaluation = [
         {
             "dataset": row["dataset"],

@@ -14,7 +14,13 @@ NAMES = {
     "pape": "PaPE",
     "pape-ri": "PaPE-RI",
     "rope": "axial RoPE",
+    "rope-mixed": "RoPE-Mixed",
+    "pope": "PoPE",
     "alibi": "ALiBi (Euclidean distance)",
+    "lookhere": "LookHere",
+    "kerple": "KERPLE",
+    "learned": "a learned table",
+    "liere": "LieRE",
     "sincos": "sine-cosine",
     "none": "no position encoding",
 }

@@ -44,7 +44,7 @@ def sweep(
             say=lambda text: print(text, file=sys.stderr, flush=True),
         )
     rows = summarise(out, plan)
-    print(json.dumps(rows, indent=2) if as_json else markdown(rows))
+    print(json.dumps({"sweep": config, "rows": rows}, indent=2) if as_json else markdown(rows))
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

@@ -29,10 +29,11 @@ def extrapolation(
 ) -> None:
     """Draw top-1 accuracy against the size of the input, one line per model."""
     from zoo import viz as draw
+    from zoo.curves import chosen, common_trained_size, read_curves
 
-    models = draw.chosen(draw.curves(sources), only)
+    models = chosen(read_curves(sources), only)
     if trained_size is None:
-        trained_size = draw.common_trained_size(models)
+        trained_size = common_trained_size(models)
     print(draw.save(draw.extrapolation(models, trained_size=trained_size, title=title), out))
 
 

@@ -118,6 +118,22 @@ class AttentionEncoding(Extendable, nn.Module, ABC):
         """
         return None
 
+    def encode_attention(
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, frame: Frame, scale: float
+    ) -> tuple[Tensor, Tensor, Tensor, Score | None]:
+        """q, k, v and the score, each as the kind of the frame has it; arguments as in the methods above.
+
+        After attention, the output of kind group goes through `transform_output`.
+        """
+        score = None
+        if frame.kind in ("fold", "group"):
+            q, k = self.fold(x, q, k, frame)
+        if frame.kind == "group":
+            v = self.transform_values(v, frame)
+        if frame.kind == "score":
+            score = self.score(x, frame, scale)
+        return q, k, v, score
+
     def reset_parameters(self) -> None:
         """Draws the initial values of own parameters."""
 
