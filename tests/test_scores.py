@@ -337,7 +337,7 @@ def test_the_score_inside_a_kernel_is_the_score(name, options, where):
 
 def test_only_16_bit_on_cuda_without_masks_takes_the_score_inside():
     assert kernels.select(scored=True, flexible=True) == kernels.Choice(
-        "flex", "inside", "a score without mask, in 16 bit on CUDA"
+        "flex", "inside", "a score over many tokens without mask, in 16 bit on CUDA"
     )
     with kernels.use("sdpa"):
         assert kernels.select(scored=True, flexible=True).backend == "sdpa"

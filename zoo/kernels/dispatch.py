@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.encodings.base import Score, algebra_dtype
 from zoo.errors import ConfigError, DataError
-from zoo.kernels.flex import MIN_WIDTH, flex, modification
+from zoo.kernels.flex import MIN_TOKENS, MIN_WIDTH, flex, modification
 from zoo.kernels.select import record, select
 
 __all__ = ["attend", "attention_weights"]
@@ -78,7 +78,7 @@ def attend(
 
 def _flexible(q: Tensor, mask: Tensor | None, causal: bool) -> bool:
     """Whether FlexAttention may run: float32 is left to kernels that do not round it to TF32."""
-    sizes = q.shape[2] > 0 and q.shape[0] > 0 and q.shape[-1] >= MIN_WIDTH
+    sizes = q.shape[0] > 0 and q.shape[2] >= MIN_TOKENS and q.shape[-1] >= MIN_WIDTH
     return q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and mask is None and not causal and sizes
 
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from zoo.encodings.base import Score
 from zoo.encodings.distance import Modification
 
-__all__ = ["MIN_WIDTH", "flex", "modification"]
+__all__ = ["MIN_TOKENS", "MIN_WIDTH", "flex", "modification"]
 
-# Narrowest head that the generated kernels take.
-MIN_WIDTH = 16
+# Narrowest head that the generated kernels take, and fewest tokens they are used for: a small bias is made outside.
+MIN_WIDTH, MIN_TOKENS = 16, 512
 
 
 def modification(score: Score | None) -> Modification | None:

@@ -13,7 +13,7 @@ __all__ = ["BACKENDS", "Choice", "select", "trace", "use"]
 
 # They run anything anywhere: `eager` is the oracle (any dtype, materialises N x N), `sdpa` is torch's fused attention.
 BACKENDS = ("eager", "sdpa")
-# Taken by itself where it applies: `flex` generates a kernel for an additive score (16 bit on CUDA, no mask).
+# Taken by itself where it applies: `flex` generates a kernel for an additive score (16 bit on CUDA, many tokens, no mask).
 SPECIAL = ("flex",)
 
 _forced: str | None = None
@@ -87,7 +87,7 @@ def select(*, scored: bool = False, flexible: bool = False) -> Choice:
     if named:
         return Choice(_check(named), method, "forced by ZOO_KERNEL")
     if flexible:
-        return Choice("flex", "inside", "a score without mask, in 16 bit on CUDA")
+        return Choice("flex", "inside", "a score over many tokens without mask, in 16 bit on CUDA")
     return Choice("sdpa", method, "default")
 
 
