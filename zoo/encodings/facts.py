@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from zoo.encodings.parameter_count import count_attention, count_token
+
 __all__ = ["EXTENSIONS", "FACTS", "PARAMETERS", "EncodingFacts", "facts_row"]
 
 
@@ -95,26 +97,25 @@ FACTS = {
     "table": EncodingFacts("score", True, False, True, False, False, "any", "Swin 2103.14030"),
 }
 
-# Learned numbers that an encoding adds to each layer (kind token: to the whole network): a formula in the feature width
-# C, H heads of width D, p axes and the defaults in brackets, and its value for ViT-B/16 (C = 768, H = 12, D = 64,
-# p = 2). Encodings that are not here add none.
+# Learned numbers that an encoding adds to each layer (kind token: to the whole network), as a formula in the feature
+# width C, H heads of width D, p axes and the defaults in brackets. Encodings that are not here add none.
 PARAMETERS = {
-    "comrope-ld": ("HD(b-1)/2 + HDp/b (b=8)", 2_880),
-    "cpb": ("(p+1)w + wH (w=512)", 7_680),
-    "kerple": ("2H", 24),
-    "learned": ("Cg^p (g=14)", 150_528),
-    "liere": ("HDp(b-1)/2 (b=8)", 5_376),
-    "pape": ("2HmC + Hmp (m=50)", 922_800),
-    "pape-linear": ("HmC + Hmp (m=50)", 462_000),
-    "pape-quadratic": ("HmC + Hmp (m=50)", 462_000),
-    "pape-ri": ("HC + H", 9_228),
-    "pape-signed": ("2HmC + Hmp (m=50)", 922_800),
-    "pape-static": ("2Hm + Hmp (m=50)", 2_400),
-    "pape-unprojected": ("2HpC", 36_864),
-    "pope": ("HD", 768),
-    "rope-mixed": ("HDp/2", 768),
-    "string": ("HD(D-1)/2", 24_192),
-    "table": ("H(2e+1)^p (e=13)", 8_748),
+    "comrope-ld": "HD(b-1)/2 + HDp/b (b=8)",
+    "cpb": "(p+1)w + wH (w=512)",
+    "kerple": "2H",
+    "learned": "Cg^p (g=14)",
+    "liere": "HDp(b-1)/2 (b=8)",
+    "pape": "2HmC + Hmp (m=50)",
+    "pape-linear": "HmC + Hmp (m=50)",
+    "pape-quadratic": "HmC + Hmp (m=50)",
+    "pape-ri": "HC + H",
+    "pape-signed": "2HmC + Hmp (m=50)",
+    "pape-static": "2Hm + Hmp (m=50)",
+    "pape-unprojected": "2HpC",
+    "pope": "HD",
+    "rope-mixed": "HDp/2",
+    "string": "HD(D-1)/2",
+    "table": "H(2e+1)^p (e=13)",
 }
 
 # Methods of context extension (`zoo.encodings.extension`). Encodings that are not here have nothing to extend.
@@ -151,7 +152,8 @@ EXTENSIONS = {
 def facts_row(name: str) -> dict[str, str | bool | int]:
     """All that `zoo encodings` says about an encoding, JSON-ready, in the order of its columns."""
     facts = FACTS[name]
-    formula, number = PARAMETERS.get(name, ("0", 0))
+    sizes = {"num_heads": 12, "head_dim": 64}
+    number = count_token(name, {}, dim=768, axes=2) + count_attention(name, {}, dim=768, axes=2, **sizes)
     return {
         "name": name,
         "kind": facts.kind,
@@ -161,7 +163,7 @@ def facts_row(name: str) -> dict[str, str | bool | int]:
         "decay": facts.decay,
         "content": facts.content,
         "axes": facts.axes,
-        "parameters_added": formula,
+        "parameters_added": PARAMETERS.get(name, "0"),
         "parameters_vit_b16": number,
         "fast_kernels": facts.fast_kernels,
         "extend": EXTENSIONS.get(name, ""),

@@ -13,7 +13,7 @@ __all__ = ["BACKENDS", "Choice", "select", "trace", "use"]
 
 # They run anything anywhere: `eager` is the oracle (any dtype, materialises N x N), `sdpa` is torch's fused attention.
 BACKENDS = ("eager", "sdpa")
-# Taken by itself where it applies: `flex` generates a kernel for an additive score (16 bit on CUDA, many tokens, no mask).
+# Taken where it applies: `flex` generates a kernel for an additive score (16 bit on CUDA, many tokens, no mask).
 SPECIAL = ("flex",)
 
 _forced: str | None = None

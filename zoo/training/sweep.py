@@ -243,6 +243,7 @@ def _train_and_measure(sweep: Sweep, run: Run, seed: int, data: str, folder: Pat
         "recipe": sweep.recipe,
         "dataset": report["dataset"],
         "images": report["images"],
+        "data_sha256": {"train": record["data"]["sha256"], "validation": report["data_sha256"]},
         "dtype": sweep.dtype,
         "training": {key: record.get(key) for key in kept},
         "top1": top1,
