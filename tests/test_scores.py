@@ -11,7 +11,7 @@ from zoo import ConfigError, coordinates, kernels
 from zoo.attention import CoordinateAttention
 from zoo.coordinates import Coordinates
 from zoo.encodings import cpb
-from zoo.kernels import dispatch, flex
+from zoo.kernels import dispatch
 from zoo.transformer import Encoder
 
 DIM = 24
@@ -331,16 +331,48 @@ def test_the_score_inside_a_kernel_is_the_score(name, options, where):
     score = attention.encoding.score(x, attention.frame(x, coords), attention.scale)
     bias = score.bias(slice(0, tokens)).expand(2, 4, tokens, tokens)
     index = torch.meshgrid(*(torch.arange(n) for n in bias.shape), indexing="ij")
-    inside = flex.modification(score)(torch.ones(()), *index)
+    inside = score.modification()(torch.ones(()), *index)
     torch.testing.assert_close(inside - 1, bias, atol=1e-5 if "round_bias" not in options else 0.01, rtol=1e-5)
 
 
-def test_only_16_bit_on_cuda_without_masks_takes_the_score_inside():
-    assert kernels.select(scored=True, flexible=True) == kernels.Choice(
-        "flex", "inside", "a score over many tokens without mask, in 16 bit on CUDA"
-    )
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_special_backends_agree_with_the_oracle(dtype, monkeypatch):
+    """What CUDA takes in 16 bit, run here: the plain products for few tokens, the generated kernel for many."""
+    coords, x = COORDS[2].with_prefix(1), features(16, dtype)
+    for case in ("alibi", "lookhere 90", "table"):
+        attention = CoordinateAttention(64, 4, 2, *CASES[case][:1], **CASES[case][1]).to(dtype)
+        wide = torch.randn(2, 16, 64).to(dtype)
+        with torch.no_grad(), kernels.use("eager"):
+            expected = attention(wide, coords)
+        for special in ("dense",) if case == "table" else ("dense", "flex"):
+            monkeypatch.setattr(dispatch, "_special", lambda *_, name=special: name)
+            with torch.no_grad(), kernels.trace() as choices:
+                out = attention(wide, coords)
+            assert choices[0].backend == special
+            assert (out - expected).abs().max() < 0.02 * expected.abs().max(), (case, special)
+    assert x.dtype == dtype
+
+
+def test_dense_weights_have_gradients_and_keep_masks(monkeypatch):
+    monkeypatch.setattr(dispatch, "_special", lambda *_: "dense")
+    attention, x = block("kerple").double(), features(15)
+    mask = torch.ones(2, 15, dtype=torch.bool)
+    mask[1, 9:] = False
+    results = []
+    for special in ("dense", None):
+        monkeypatch.setattr(dispatch, "_special", lambda *_, name=special: name)
+        attention.zero_grad()
+        out = attention(x, COORDS[2], mask)
+        out.square().sum().backward()
+        results.append([out.detach(), *(parameter.grad.clone() for parameter in attention.parameters())])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-8)
+
+
+def test_special_backends_are_for_16_bit_on_cuda():
+    assert kernels.select(scored=True, special="flex").backend == "flex"
     with kernels.use("sdpa"):
-        assert kernels.select(scored=True, flexible=True).backend == "sdpa"
+        assert kernels.select(scored=True, special="flex").backend == "sdpa"
     x, coords = features(15, torch.bfloat16), COORDS[2]
     with kernels.trace() as choices:
         block("alibi").bfloat16()(x, coords)

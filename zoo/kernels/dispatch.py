@@ -19,6 +19,8 @@ __all__ = ["attend", "attention_weights"]
 
 # Largest bias made at once for a block of query rows, in elements (64 MiB of float32).
 _BLOCK_ELEMENTS = 2**24
+# Largest matrix of all pairs of tokens that is made on CUDA in 16 bit, in elements (256 MiB of float32).
+_DENSE_ELEMENTS = 2**26
 
 
 def attend(
@@ -60,8 +62,7 @@ def attend(
         raise DataError("causal attention needs as many queries as keys")
     if cu_seqlens is not None:
         return _packed(q, k, v, scale, mask, score, causal, cu_seqlens)
-    score_mod = modification(score) if _flexible(q, mask, causal) else None
-    choice = select(scored=score is not None, flexible=score_mod is not None)
+    choice = select(scored=score is not None, special=None if score is None else _special(q, k, score, mask, causal))
     if not torch.compiler.is_compiling():
         record(choice)
     k, v, visible = _hide(k, v, mask)
@@ -71,15 +72,22 @@ def attend(
             return (weights @ v.to(weights.dtype)).to(v.dtype)
         if score is None:
             return _sdpa(q, k, v, scale, visible, causal)
-        if choice.backend == "flex" and score_mod is not None:
-            return flex(q, k, v, scale=scale, score_mod=score_mod)
+        if choice.backend == "flex":
+            return flex(q, k, v, scale=scale, score=score)
+        if choice.backend == "dense":  # Probabilities are rounded as fused kernels round them.
+            weights = _weights(q, k, scale, visible, score, causal, slice(0, q.shape[2]))
+            return weights.to(v.dtype) @ v
         return _scored(q, k, v, scale, visible, score, causal)
 
 
-def _flexible(q: Tensor, mask: Tensor | None, causal: bool) -> bool:
-    """Whether FlexAttention may run: float32 is left to kernels that do not round it to TF32."""
-    sizes = q.shape[0] > 0 and q.shape[2] >= MIN_TOKENS and q.shape[-1] >= MIN_WIDTH
-    return q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and mask is None and not causal and sizes
+def _special(q: Tensor, k: Tensor, score: Score, mask: Tensor | None, causal: bool) -> str | None:
+    """The backend that suits a scored call: float32 is left to kernels that do not round it to TF32."""
+    if not q.is_cuda or q.dtype not in (torch.float16, torch.bfloat16):
+        return None
+    if q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] <= _DENSE_ELEMENTS:
+        return "dense"
+    plain = mask is None and not causal and q.shape[2] >= MIN_TOKENS and q.shape[-1] >= MIN_WIDTH
+    return "flex" if plain and modification(score) is not None else None
 
 
 def attention_weights(

@@ -22,25 +22,27 @@ __all__ = ["MIN_TOKENS", "MIN_WIDTH", "flex", "modification"]
 MIN_WIDTH, MIN_TOKENS = 16, 512
 
 
-def modification(score: Score | None) -> Modification | None:
+def modification(score: Score) -> Modification | None:
     """The score as a function for FlexAttention, or `None` where it offers none."""
     make = getattr(score, "modification", None)
     return None if make is None else make()
 
 
-def flex(q: Tensor, k: Tensor, v: Tensor, *, scale: float, score_mod: Modification) -> Tensor:
-    """Attention softmax(score_mod(scale q k^T)) v by a generated kernel.
+def flex(q: Tensor, k: Tensor, v: Tensor, *, scale: float, score: Score) -> Tensor:
+    """Attention softmax(scale q k^T + score) v by a generated kernel.
 
     Args:
         q: (B, H, Nq, D), D at least `MIN_WIDTH`.
         k: (B, H, Nk, D).
         v: (B, H, Nk, Dv).
         scale: Softmax scale.
-        score_mod: See the module.
+        score: One with a `modification`.
 
     Returns:
         (B, H, Nq, Dv) in the dtype of q.
     """
+    score_mod = modification(score)
+    assert score_mod is not None
     if torch.compiler.is_compiling():
         from torch.nn.attention.flex_attention import flex_attention
 

@@ -13,8 +13,9 @@ __all__ = ["BACKENDS", "Choice", "select", "trace", "use"]
 
 # They run anything anywhere: `eager` is the oracle (any dtype, materialises N x N), `sdpa` is torch's fused attention.
 BACKENDS = ("eager", "sdpa")
-# Taken where it applies: `flex` generates a kernel for an additive score (16 bit on CUDA, many tokens, no mask).
-SPECIAL = ("flex",)
+# Taken for an additive score in 16 bit on CUDA: `flex` generates a kernel (many tokens, no mask), `dense` multiplies
+# plainly with the bias between (few tokens, where a matrix of all pairs is small).
+SPECIAL = ("flex", "dense")
 
 _forced: str | None = None
 _traces: list[list[Choice]] = []
@@ -27,7 +28,7 @@ class Choice:
     Attributes:
         backend: A name of `BACKENDS` or `SPECIAL`.
         method: `"plain"` for one fused call, `"rows"` for blocks of query rows with an additive score in float32,
-            `"inside"` for a score computed inside the kernel.
+            `"inside"` for a score added between the two products.
         reason: Why this backend.
     """
 
@@ -73,12 +74,12 @@ def trace() -> Iterator[list[Choice]]:
         ]  # Equal lists are not the same.
 
 
-def select(*, scored: bool = False, flexible: bool = False) -> Choice:
+def select(*, scored: bool = False, special: str | None = None) -> Choice:
     """Chooses the backend.
 
     Args:
         scored: Whether the logits get an additive score.
-        flexible: Whether `flex` could run it.
+        special: The backend of `SPECIAL` that suits the call, if one does.
     """
     method = "rows" if scored else "plain"
     if _forced is not None:
@@ -86,8 +87,8 @@ def select(*, scored: bool = False, flexible: bool = False) -> Choice:
     named = os.environ.get("ZOO_KERNEL")
     if named:
         return Choice(_check(named), method, "forced by ZOO_KERNEL")
-    if flexible:
-        return Choice("flex", "inside", "a score over many tokens without mask, in 16 bit on CUDA")
+    if special is not None:
+        return Choice(special, "inside", "an additive score in 16 bit on CUDA")
     return Choice("sdpa", method, "default")
 
 
