@@ -98,6 +98,21 @@ def test_patches_of_a_convolutional_stem():
         adapted(torch.zeros(1, 3, 128, 144))
 
 
+@pytest.mark.parametrize("name", ["vit_so400m_patch14_siglip_384", EVA])
+def test_an_own_size_that_is_no_multiple_of_the_patch(name):
+    model = small(name, img_size=(62, 57))  # 384 = 27 x 14 + 6: timm leaves out what no patch covers.
+    adapted = zoo.adapt(model)
+    x = torch.randn(2, 3, 62, 57)
+    torch.testing.assert_close(adapted(x), model(x), atol=1e-5, rtol=0)
+    torch.testing.assert_close(adapted(x[..., :56, :56]), model(x), atol=1e-5, rtol=0)
+    ours, theirs = (m.forward_intermediates(x, intermediates_only=True) for m in (adapted, model))
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+    with pytest.raises(DataError, match="multiple of 14 and width of 14 .* got 57 x 62"):
+        adapted(torch.zeros(1, 3, 57, 62))
+    dynamic = small(name, img_size=(62, 57), dynamic_img_size=True)  # At its own size timm refuses to run it.
+    assert zoo.adapt(dynamic).adapt_report.difference < 1e-5
+
+
 @pytest.mark.parametrize("name", [VIT, EVA])
 @pytest.mark.parametrize("encoding", EXACT)
 def test_every_encoding_that_can_starts_without_an_effect(name, encoding):
@@ -236,6 +251,16 @@ def test_report():
     assert zoo.adapt(model, "none").adapt_report.parameters == 0
 
 
+@pytest.mark.parametrize("encoding", ["pape", "rope-mixed", "cpb"])
+def test_the_default_device_does_not_matter(encoding):
+    model = small(EVA)
+    with torch.device("meta"):
+        adapted = zoo.adapt(model, encoding)
+    assert not any(p.is_meta for p in adapted.parameters()) and adapted.adapt_report.difference < 1e-5
+    open_gates(adapted)
+    assert (adapted(images(model)) - model(images(model))).abs().max() > 1e-4
+
+
 @pytest.mark.parametrize("name", [VIT, EVA])
 def test_models_without_data(name):
     model = small(name).to("meta")
@@ -318,6 +343,37 @@ def test_misuse_is_explained(tiny_config):
     assert zoo.adapt(small("vit_tiny_patch16_224", pos_embed="none"), keep_positions=False).adapt_report.exact
     with pytest.raises(ConfigError, match="head width"):
         zoo.adapt(small(num_heads=16), "rope")
+    for option in ("exact", "keep_positions"):
+        with pytest.raises(ConfigError, match=f"{option} must be True or False, got None"):
+            zoo.adapt(model, **{option: None})
+
+
+class Wrapper(nn.Module):
+    """A layer or a model behind another one."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+def test_altered_models_are_explained():
+    for wrapped, inside in ((Wrapper(small()), "module"), (torch.compile(small()), "_orig_mod")):
+        with pytest.raises(
+            ConfigError, match=rf"got (Wrapper|OptimizedModule): adapt the model inside, its '{inside}'"
+        ):
+            zoo.adapt(wrapped)
+    with pytest.raises(ConfigError, match="without blocks"):
+        zoo.adapt(small(depth=0))
+    replaced, shared, sizeless = small(), small(), small(pos_embed="none")
+    replaced.blocks[1].attn.qkv = Wrapper(replaced.blocks[1].attn.qkv)
+    with pytest.raises(ConfigError, match=r"attention has .*Wrapper for a linear layer: adapt first"):
+        zoo.adapt(replaced)
+    shared.blocks[1] = shared.blocks[0]
+    with pytest.raises(ConfigError, match="share an attention layer"):
+        zoo.adapt(shared)
+    sizeless.patch_embed.img_size = sizeless.patch_embed.grid_size = None
+    with pytest.raises(ConfigError, match="no size of its own"):
+        zoo.adapt(sizeless)
 
 
 @pytest.mark.parametrize("name", [VIT, EVA])
@@ -328,6 +384,8 @@ def test_inputs_that_do_not_fit_are_explained(name):
             method(torch.zeros(1, 3, 57, 56))
         with pytest.raises(DataError, match=r"\(batch, channels, height, width\), got \(3, 56, 56\)"):
             method(torch.zeros(3, 56, 56))
+        with pytest.raises(DataError, match="must be a tensor .* got list"):
+            method([[0.0]])
     with pytest.raises(DataError, match="call the model"):
         adapted.blocks[0](torch.zeros(1, 21, 32))
 

@@ -14,6 +14,7 @@ from adapted_models import EVA, FAMILIES, SMALL, VIT, images, open_gates, small
 
 import zoo
 from zoo import DataError
+from zoo.encodings.gated import GatedRotation
 from zoo.training.optim import parameter_groups
 
 MIXED, DINO3 = "vit_small_patch16_rope_mixed_ape_224", "vit_small_patch16_dinov3"
@@ -53,6 +54,24 @@ def test_gates_learn_first_and_then_what_is_behind_them(encoding):
         assert p.grad is not None and p.grad.isfinite().all() and p.grad.any(), name
     rest = [p for name, p in adapted.named_parameters() if name not in own]
     assert all(p.grad is not None for p in rest)
+
+
+@pytest.mark.parametrize("encoding", GATED)
+def test_with_a_class_token_head_all_learn_but_additive_ones_of_the_last_block(encoding):
+    adapted = zoo.adapt(small(), encoding).train()
+    x, steps = images(adapted, 3, 5), []
+    own = {name: p for name, p in adapted.named_parameters() if ".encoding." in name}
+    for _ in range(2):
+        backward(adapted, x)
+        assert all(p.grad is not None for p in adapted.parameters())  # As data-parallel training wants it.
+        steps.append({name for name, p in own.items() if p.grad.any()})
+        torch.optim.SGD(adapted.parameters(), lr=0.5).step()
+    last = {name for name in own if name.startswith("blocks.1.")}
+    turning = isinstance(adapted.encodings["blocks.1.attn"], GatedRotation)
+    assert {name for name in steps[0] if name.endswith(".gate")} == {
+        name for name in own if name.endswith(".gate") and (turning or name not in last)
+    }
+    assert steps[1] == (set(own) if turning else set(own) - last)
 
 
 def test_a_table_learns_from_the_first_step():
@@ -320,6 +339,9 @@ def test_masks():
         )
     with pytest.raises(DataError, match=r"must be bool.*torch.float32 \(17, 17\)"):
         adapted(x, attn_mask=torch.zeros(17, 17))
+    for shape in ((2, 17), (17, 16), (2, 17, 17), (5, 1, 17, 17), (17,)):
+        with pytest.raises(DataError, match=r"B, H, N = 2, 4, 17; got torch.bool"):
+            adapted(x, attn_mask=torch.ones(shape, dtype=torch.bool))
 
 
 # Compilers

@@ -12,8 +12,8 @@ from rotary_reference import PLANE
 
 from zoo import ConfigError, coordinates
 from zoo.coordinates import Coordinates
-from zoo.encodings.extendable import extend, extended, sample_extents
-from zoo.encodings.extension import METHODS, NTK, DynamicNTK, PositionInterpolation, YaRN
+from zoo.encodings.extendable import extend, extended
+from zoo.encodings.extension import METHODS, NTK, DynamicNTK, PositionInterpolation, YaRN, sample_extents
 from zoo.encodings.facts import EXTENSIONS
 from zoo.transformer import Encoder
 
@@ -55,22 +55,27 @@ def test_a_larger_factor_changes_something_and_can_be_taken_away(name, method):
     assert not [key for key in attention.state_dict() if "exten" in key]
 
 
+def multipliers(method, base, pairs):
+    """What the frequencies of one axis are multiplied with."""
+    return method.frequencies(torch.ones(1, pairs, dtype=torch.float64), [base], coordinates.text(3))[0]
+
+
 @pytest.mark.parametrize("factor", [2.0, 7.3])
 def test_ntk_keeps_the_highest_and_interpolates_the_lowest_frequency(factor):
-    theta = NTK(factor).multipliers([100.0], 16, torch.ones(1, 1, 1, dtype=torch.float64))[0]
+    theta = multipliers(NTK(factor), 100.0, 16)
     assert theta[0] == 1
     assert theta[-1].item() == pytest.approx(1 / factor, rel=1e-14)
     assert (theta.diff() < 0).all()
 
 
 def test_dynamic_ntk_follows_the_extent_of_each_sample():
-    dynamic = DynamicNTK(2.0, 10.0)
-    extents = torch.tensor([4.0, 10.0, 15.0, 20.0], dtype=torch.float64).view(4, 1, 1)
-    theta = dynamic.multipliers([100.0], 8, extents)
+    last = torch.tensor([3.0, 9.0, 14.0, 19.0], dtype=torch.float64).view(4, 1, 1)
+    coords = Coordinates(torch.cat([0 * last, last], dim=1))
+    theta = DynamicNTK(2.0, 10.0).frequencies(torch.ones(1, 8, dtype=torch.float64), [100.0], coords)
     assert theta.shape == (4, 1, 1, 8)
     assert (theta[:2] == 1).all()
     for sample, factor in ((2, 2.0), (3, 3.0)):  # f L'/L - (f - 1)
-        same(theta[sample, 0], NTK(factor).multipliers([100.0], 8, extents))
+        same(theta[sample, 0, 0], multipliers(NTK(factor), 100.0, 8))
 
 
 @pytest.mark.parametrize("name", [*LADDERS])
@@ -91,18 +96,35 @@ def test_extent_of_a_sample_leaves_out_tokens_without_position():
     assert sample_extents(coords, torch.float32).tolist() == [[[4.0, 7.0]], [[1.0, 1.0]]]
 
 
+@pytest.mark.parametrize(("name", "method"), [*APPLIES, ("rope-normalised", None), ("mrope", None)])
+def test_inputs_without_tokens(name, method):
+    attention = block(name)
+    extend(attention, method and extension(method, 2))
+    for batch, shared in ((2, 1), (2, 2), (0, 0), (0, 1)):
+        x = torch.zeros(batch, 0 if batch else 4, DIM)
+        coords = Coordinates(torch.zeros(shared, x.shape[1], 2))
+        assert sample_extents(coords, torch.float64).shape == (1 if batch else shared, 1, 2)
+        assert attention(x, coords).shape == x.shape
+    for offsets in ([0], [0, 0]):
+        coords = Coordinates(torch.zeros(0, 2), cu_seqlens=torch.tensor(offsets))
+        assert attention(torch.zeros(0, DIM), coords).shape == (0, DIM)
+    coords = Coordinates(torch.tensor([[2.0, 9.0], [5.0, 3.0]]), cu_seqlens=torch.tensor([0, 0, 2, 2]))
+    assert sample_extents(coords, torch.float32).tolist() == [[[4.0, 7.0]] * 2]
+    assert attention(torch.zeros(2, DIM), coords).isfinite().all()
+
+
 def test_yarn_ends_and_ramp():
-    one = torch.ones(1, 1, 1, dtype=torch.float64)
-    theta = YaRN(4.0, 14.0).multipliers([100.0], 16, one)[0]
+    theta = multipliers(YaRN(4.0, 14.0), 100.0, 16)
     # Over 14 patches theta_0 = 1 turns 2.2 times, so what turns L / 4 times lies above the ladder; pair 2.8 turns once.
     same(theta, torch.tensor([1.0, 0.75, 0.5] + [0.25] * 13, dtype=torch.float64))
-    text = YaRN(4.0, 4096.0, beta_fast=32.0).multipliers([10000.0], 64, one)[0]
+    text = multipliers(YaRN(4.0, 4096.0, beta_fast=32.0), 10000.0, 64)
     turns = 4096 * 10000.0 ** (-torch.arange(64, dtype=torch.float64) / 64) / (2 * math.pi)
     assert (text[turns > 36] == 1).all() and (text[turns < 0.9] == 0.25).all()
     assert (text.diff() <= 0).all() and ((text > 0.25) & (text < 1)).sum() == 25  # Dimensions 20 to 46 of the paper.
     for extent in (1.0, 2.0, 5.0):  # Shorter than any wave: what can stay is the first frequency.
-        theta = YaRN(2.0, extent).multipliers([100.0], 6, one)[0]
+        theta = multipliers(YaRN(2.0, extent), 100.0, 6)
         assert theta[0] == 1 and (theta[1:] == 0.5).all()
+    assert (multipliers(YaRN(2.0, 14.0, beta_slow=1e-320), 100.0, 6) <= 1).all()  # So few turns that none has fewer.
     assert YaRN(4.0, 14.0).gain(1) == pytest.approx(0.1 * math.log(4) + 1)
     assert YaRN((4.0, 1.0), 14.0).gain(2) == pytest.approx(0.1 * math.log(2) + 1)
 
@@ -161,6 +183,7 @@ def test_float64_models_divide_in_float64():
 
 @pytest.mark.parametrize("method", ["pi", "ntk", "dynamic-ntk", "yarn"])
 def test_compiles_as_one_graph_and_follows_changes(method):
+    torch.compiler.reset()  # Every case compiles the same code objects anew.
     encoder = Encoder(DIM, 2, HEADS, 2, encoding="rope")
     coords = coordinates.grid(5, 7).with_prefix(1)
     x = features(coords, torch.float32)
@@ -176,6 +199,7 @@ def test_compiles_as_one_graph_and_follows_changes(method):
 
 @pytest.mark.parametrize("name", ["pape", "lookhere", "spiral-rope", "rope-1d", "table", "string"])
 def test_other_encodings_compile_as_one_graph(name):
+    torch.compiler.reset()
     attention = block(name)
     method = EXTENSIONS[name].split(", ")[-1]
     extend(attention, extension(method, (2.0, 1.5)))

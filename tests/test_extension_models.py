@@ -73,6 +73,8 @@ def test_a_gate_passes_the_extension_on(name):
         ({"extend": "yarn", "factor": 2, "extent": 14, "beta_fast": 1, "beta_slow": 1}, "must exceed"),
         ({"extend": "yarn", "factor": 2, "extent": 14, "beta_slow": -1}, "'beta_slow' must be a positive"),
         ({"factor": 2}, "'factor' without 'extend'"),
+        ({"extend": "pi", "factor": 10**400}, "'factor' must be"),
+        ({"extend": ["pi"], "factor": 2}, "unknown extension"),
         ({"extend": "rescale", "factor": 2}, "'rescale' does not apply to encoding 'rope'; possible: pi, ntk"),
         ({"extent": 3, "extend": "pi", "factor": 2, "bass": 3}, "no option 'bass'"),
     ],
@@ -89,6 +91,48 @@ def test_options_of_an_encoding_come_first():
     assert both.token_encoding.extension == PositionInterpolation(2) and both.encoding.extension == NTK(2)
     assert block("rope", extend=None).encoding.extension is None
     assert parse_extension({"extend": "dynamic-ntk", "extent": 14}) == DynamicNTK(1.0, 14.0)
+    for name in ("table", "cpb", "liere"):  # An extent would not help.
+        with pytest.raises(ConfigError, match=f"'yarn' does not apply to encoding '{name}'; possible: pi"):
+            block(name, extend="yarn", factor=2)
+        with pytest.raises(ConfigError, match=f"'yarn' does not apply to encoding '{name}'; possible: pi"):
+            tiny(name, encoding_options={"extend": "yarn", "factor": 2})
+
+
+@pytest.mark.parametrize(
+    ("encoding", "options", "message"),
+    [
+        ("sincos+rope", {"extend": "pi", "factor": 2}, "go under the name of each part, not 'extend'"),
+        ("sincos+rope", {"pape": {}}, "go under the name of each part, not 'pape'"),
+        ("sincos+rope", {"rope": 3}, "encoding_options of 'rope' must map names to values, got 3"),
+        ("sincos+rope", {"sincos": [["extend", "pi"]]}, "encoding_options of 'sincos' must map names to values"),
+        ("sincos+rope", {"rope": {"dim": 5}}, "'rope' has no option 'dim'"),
+        ("rope", {"causal": True}, "'rope' has no option 'causal'"),
+        ("rope", {"qkv_bias": False}, "'rope' has no option 'qkv_bias'"),
+        ("rope", {"self": 1}, "'rope' has no option 'self'"),
+        ("rope", {"extend": "yarn", "factor": 2, "beta_slow": 1e400}, "JSON|beta_slow"),
+    ],
+)
+def test_a_configuration_from_a_stranger_fails_with_one_line(tmp_path: Path, encoding, options, message):
+    config = tiny(encoding).config
+    config = {**config, "model": {**config["model"], "encoding_options": options}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=message) as caught:
+        zoo.load(f"local-dir:{tmp_path}", pretrained=False)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_options_of_combined_encodings_replace_each_other_part_by_part(tmp_path: Path):
+    options = {"sincos": {"base": 77.0}, "rope": {"base": 50.0}}
+    zoo.save(tiny("sincos+rope", encoding_options=options), tmp_path / "saved")
+    again = zoo.load(f"local-dir:{tmp_path / 'saved'}", encoding_options={"rope": {"extend": "pi", "factor": 2}})
+    assert again.encoder.token_encoding.base == 77 and again.encoder.token_encoding.extension is None
+    encoding = again.encoder.blocks[0].attn.encoding
+    assert encoding.base == 50 and encoding.extension == PositionInterpolation(2)
+    alone = tiny("sincos+none", encoding_options={"sincos": {"extend": "pi", "factor": 2}})
+    assert alone.encoder.token_encoding.extension == PositionInterpolation(2)
+    for value in (torch.tensor([2.0, 2.0]), np.array([2.0, 2.0])):
+        with pytest.raises(ConfigError, match="encoding_options must be a plain value"):
+            zoo.load(f"local-dir:{tmp_path / 'saved'}", encoding_options={"rope": {"base": value}})
 
 
 def test_one_pair_is_no_ladder():
@@ -154,7 +198,13 @@ def test_evaluation_extends_above_the_training_size():
     with pytest.raises(ConfigError, match="give extend too"):
         evaluate(model, pictures, labels, sizes, factor=2.0)
     with pytest.raises(ConfigError, match="'factor' must be"):
-        evaluate(model, pictures, labels, sizes, extend="pi", factor=0.5)
+        evaluate(model, pictures, labels, [(16, 32)], extend="pi", factor=0.5)  # Also where it would not be used.
+    for size in (0, (32,), (16, 32, 64), "64", 1.5, True, None):
+        for method in (None, "pi"):
+            with pytest.raises(ConfigError, match="a size is a side in pixels"):
+                evaluate(model, pictures, labels, [size], extend=method)
+    with pytest.raises(ConfigError, match="a list of at least one size"):
+        evaluate(model, pictures, labels, 64)
 
 
 def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -183,7 +233,15 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         (["rope", "--factor", "2"], "give --extend too"),
         (["rope", "--extend", "pi", "--factor", "much"], "auto or a number"),
         (["rope", "--extend", "alibi"], "unknown extension"),
+        (["rope", "--extend", "pi", "--factor", "nan"], "'factor' must be a number from 1"),
         (["learned", "--extend", "pi"], "does not apply to encoding 'learned'"),
     ):
         code, printed = run(*arguments)
         assert code and message in printed.err
+
+
+def test_the_automatic_factor_of_dynamic_ntk_is_one():
+    model = zoo.load("rope-vit-n-in1k", pretrained=False)
+    assert extension_at(model, 448, "dynamic-ntk") == DynamicNTK(1.0, (14.0, 14.0))
+    assert extension_at(model, 448, "ntk").factor == (2.0, 2.0)
+    assert extension_at(model, 448, "dynamic-ntk", 3.0).factor == (3.0, 3.0)

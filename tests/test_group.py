@@ -13,6 +13,7 @@ from zoo.encodings.base import AttentionEncoding, Frame
 from zoo.encodings.extension import YaRN
 from zoo.encodings.gta import GTA
 from zoo.encodings.rope import RoPE
+from zoo.poses import from_cameras
 from zoo.transformer import Block, Encoder
 
 GROUP = ("gta", "prope")
@@ -92,6 +93,33 @@ def test_values_turn_too(name):
     assert (out - out[:, :1]).abs().amax(-1)[:, 1:].min() > 0.05
     plain = attention(x, Coordinates(torch.zeros_like(coords.values)))
     close(plain, plain[:, :1].expand_as(plain), 1e-12)
+
+
+@pytest.mark.parametrize("length", [1.0, 2.5])
+@pytest.mark.parametrize("name", GROUP)
+def test_a_point_that_every_camera_sees_comes_out_as_the_query_sees_it(name, length):
+    """Geometry instead of the definition: which way poses go, and in which frame values arrive."""
+
+    def numbers(*values):
+        return torch.tensor(values, dtype=torch.float64)
+
+    cameras = torch.linalg.inv(rigid_poses(5, spread=3.0, seed=2))
+    cameras[:, :3, 3] += 100  # Camera from world.
+    intrinsics = torch.stack([numbers(300, 0, 150), numbers(0, 310, 110), numbers(0, 0, 1)])[None]
+    options = (intrinsics, (320, 240)) if name == "prope" else ()
+    poses = from_cameras(cameras, *options, dtype=torch.float64)
+    if name == "prope":  # Projections, to columns and rows about the middle in shares of the picture.
+        shares = torch.stack([numbers(1 / 320, 0, -0.5), numbers(0, 1 / 240, -0.5), numbers(0, 0, 1)])
+        cameras[:, :3] = shares @ intrinsics @ cameras[:, :3]
+    encoding = block(name, width=8, length=length).encoding
+    frame = encoding.frame(Coordinates(torch.zeros(1, 5, 2, dtype=torch.float64), poses=poses[None]), torch.float64)
+    point, plane, unit = numbers(5, -4, 7, 1), numbers(0.3, -1, 0.5, 2), numbers(length, length, length, 1)
+    seen, planes = torch.zeros(2, 1, 1, 5, 8, dtype=torch.float64)
+    seen[..., :4], planes[..., :4] = cameras @ point / unit, plane @ torch.linalg.inv(cameras) * unit
+    rows = torch.rand(1, 1, 5, 5, dtype=torch.float64).softmax(-1)
+    close(encoding.transform_output(rows @ encoding.transform_values(seen, frame), frame), seen)
+    q, k = encoding.fold(seen, planes, seen, frame)  # Logits: how far the point is off a plane, in any frame.
+    close(q @ k.mT, (plane @ point).expand(1, 1, 5, 5))
 
 
 @pytest.mark.parametrize("world", ["rigid", "far", "projective"])

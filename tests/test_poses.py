@@ -91,6 +91,16 @@ def test_bad_cameras_are_explained():
         from_cameras(extrinsics, intrinsics)
     with pytest.raises(DataError, match=r"cameras, 3, 3\)"):
         from_cameras(extrinsics, extrinsics, (640, 480))
+    for size in (640, (640,), (640, 0), (640, float("inf")), "ab"):
+        with pytest.raises(DataError, match="image_size"):
+            from_cameras(extrinsics, intrinsics, size)
+    assert from_cameras(extrinsics, intrinsics, torch.tensor([640, 480])).shape == (3, 4, 4)
+    with pytest.raises(DataError, match="intrinsics must be finite"):
+        from_cameras(extrinsics, intrinsics / 0, (640, 480))
+    with pytest.raises(DataError, match=r"not of as many cameras: \(3, 4, 4\) and \(2, 3, 3\)"):
+        from_cameras(extrinsics, intrinsics[:2], (640, 480))
+    with pytest.raises(DataError, match="got ndarray"):
+        from_cameras(extrinsics.numpy())
     for bad in (-intrinsics, intrinsics.mT, 0 * intrinsics):
         with pytest.raises(DataError, match="focal lengths"):
             from_cameras(extrinsics, bad, (640, 480))
@@ -122,6 +132,9 @@ def test_mixtures_join_poses():
     joined = coordinates.concatenate([words, coords]).poses
     assert torch.equal(joined[:, :3], EYE.expand(2, 3, 4, 4)) and torch.equal(joined[:, 3:], coords.poses)
     assert coordinates.concatenate([words, words]).poses is None
+    for other in (tokens(3), dataclasses.replace(words, values=words.values.repeat(3, 1, 1))):
+        with pytest.raises(DataError, match=r"for batches of \[2, 3\]"):
+            coordinates.concatenate([coords, other])
 
 
 def test_poses_are_checked():
@@ -129,6 +142,8 @@ def test_poses_are_checked():
     for shape in ((4, 4, 4), (1, 3, 4, 4), (1, 4, 3, 4), (1, 4, 4)):
         with pytest.raises(DataError, match=r"poses must have shape \(B or 1, N, 4, 4\)"):
             dataclasses.replace(grid, poses=torch.zeros(shape))
+    with pytest.raises(DataError, match="must be a tensor of 4x4 matrices, got ndarray"):
+        dataclasses.replace(grid, poses=torch.eye(4).repeat(1, 4, 1, 1).numpy())
     with pytest.raises(DataError, match="float32 or float64"):
         dataclasses.replace(grid, poses=torch.zeros(1, 4, 4, 4, dtype=torch.bfloat16))
     with pytest.raises(DataError, match="poses must have shape"):

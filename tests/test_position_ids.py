@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zoo import ConfigError, DataError, position_ids
+from zoo import DataError, position_ids
 from zoo.attention import CoordinateAttention
 from zoo.position_ids import (
     V2PE,
@@ -346,54 +346,3 @@ def test_attention_takes_the_ids():
     torch.testing.assert_close(flat, torch.cat([out[0], out[1, :3]]), atol=1e-12, rtol=0)
     alone = attention(x[1:, :3], scheme(batch[1], dtype=torch.float64))
     torch.testing.assert_close(alone[0], out[1, :3], atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Text(-1), "length of a text must be a whole number, 0 or more, got -1"),
-        (lambda: Text(1.5), "whole number"),
-        (lambda: Padding(True), "whole number"),
-        (lambda: Image(0, 2), "rows of a picture must be a whole number, 1 or more"),
-        (lambda: Image(2, "3"), "columns of a picture"),
-        (lambda: Video(0, 1, 1), "frames of a picture"),
-        (lambda: Crop(0, -1, 1, 1), "left of a crop"),
-        (lambda: Crop(0, 0, 1, 0), "columns of a crop"),
-        (lambda: Margin(top=-1), "top of a margin"),
-        (lambda: Image(2, 2, crops=[Crop(0, 1, 1, 2)]), "does not lie inside a picture of 2 rows and 2 columns"),
-        (lambda: Image(2, 2, crops=[Crop(0, 0, 1, 1)], margin=Margin(left=1)), "crops or a margin"),
-        (lambda: Image(2, 2, margin=(1, 1, 1, 1)), "position_ids.Margin"),
-        (lambda: Video(2, 1, 1, seconds_per_frame=0), "seconds_per_frame must be a positive number, got 0"),
-        (lambda: Video(2, 1, 1, seconds_per_frame=1, times=[0, 1]), "not both"),
-        (lambda: Video(2, 1, 1, times=[0]), "2 numbers of seconds, one per frame, got 1"),
-        (lambda: Video(2, 1, 1, times=[0, math.nan]), "2 numbers of seconds"),
-        (lambda: Video(2, 1, 1, times=[1, 1]), "must rise"),
-        (lambda: MRoPE()([3]), "made of Text, Image, Video and Padding, got int"),
-        (lambda: MRoPE()([], origin=0.5), "origin must be a whole number"),
-        (lambda: MRoPE()([], start=math.inf), "start must be a number"),
-        (lambda: MRoPE().batch([]), "at least one sequence"),
-        (lambda: MRoPE().packed([]), "at least one sequence"),
-        (lambda: MRoPE().batch([[]], padding_side="top"), "'right' or 'left', got 'top'"),
-    ],
-)
-def test_bad_sequences_are_explained(make, message):
-    with pytest.raises(DataError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: V2PE(3), "power of two from 1 to 256, got 3"),
-        (lambda: V2PE(512), "power of two"),
-        (lambda: V2PE(True), "power of two"),
-        (lambda: RandomV2PE(strides=[]), "at least one stride"),
-        (lambda: RandomV2PE(strides=[2, 5]), "power of two"),
-        (lambda: SpanV2PE(0), "span must be a positive number"),
-        (lambda: FrameIndex(-1), "stride must be a positive number"),
-        (lambda: Seconds(math.nan), "per_second must be a positive number"),
-    ],
-)
-def test_bad_schemes_are_explained(make, message):
-    with pytest.raises(ConfigError, match=message):
-        make()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,11 +68,12 @@ def adapt(
     """Puts a position encoding into every attention layer of a timm vision transformer.
 
     The result is a copy of the model, of a subclass of its class, that takes pictures of any height and width that are
-    multiples of the patch. Learned tables are resized to the grid at hand (bicubic with antialiasing, prefix tokens
-    apart), timm's rotary encodings follow the grid as timm has them do. Patches have coordinates (column, row) in
-    patches; class, distillation and register tokens have no position. Old parameters keep their names and values, so
-    that the state dict is the old one with more keys, all below `blocks.N.attn.encoding.` (with parallel attention
-    `blocks.N.attns.M.attn.encoding.`). To load it, adapt a fresh model in the same way.
+    multiples of the patch (and of the model's own size in any case). Learned tables are resized to the grid at hand
+    (bicubic with antialiasing, prefix tokens apart), timm's rotary encodings follow the grid as timm has them do.
+    Patches have coordinates (column, row) in patches; class, distillation and register tokens have no position. Old
+    parameters keep their names and values, so that the state dict is the old one with more keys, all below
+    `blocks.N.attn.encoding.` (with parallel attention `blocks.N.attns.M.attn.encoding.`). To load it, adapt a fresh
+    model in the same way.
 
         model = zoo.adapt(timm.create_model("vit_small_patch14_reg4_dinov2", pretrained=True), "pape")
         print(model.adapt_report)
@@ -102,6 +103,9 @@ def adapt(
             encoding or an option is unusable.
     """
     _check_model(model)
+    for name, value in (("exact", exact), ("keep_positions", keep_positions)):
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} must be True or False, got {value!r:.80}")
     token, attention = split_name(encoding)
     if token is not None:
         raise ConfigError(
@@ -112,16 +116,17 @@ def adapt(
 
     blocks: Any = model.blocks
     grid = _grid(model)
-    encodings = [
-        [_encoding(attention, layer, grid, exact, options) for layer in adapting.attention_layers(block)]
-        for block in blocks
-    ]
     old = _positions(model)
     if exact and old and not keep_positions:
         raise ConfigError(f"without its {' and '.join(old)} the model computes something else: pass exact=False")
     adapted: Any = copy.deepcopy(model)
     before = _output(adapted)
-    adapting.attach(adapted, encodings)
+    with torch.device("cpu"):  # Whatever the default device is; from there they go to that of the model.
+        encodings = [
+            [_encoding(attention, layer, grid, exact, options) for layer in adapting.attention_layers(block)]
+            for block in blocks
+        ]
+        adapting.attach(adapted, encodings)
     if not keep_positions:
         adapting.take_positions(adapted)
     after = _output(adapted)
@@ -155,8 +160,16 @@ def _check_model(model: Any) -> None:
     from zoo import adapting
 
     if type(model) not in adapting.MODELS:
-        raise ConfigError(f"adapt takes {_SUPPORTED}, got {type(model).__name__}")
+        inside = next((name for name, module in model.named_modules() if type(module) in adapting.MODELS), None)
+        hint = "" if inside is None else f": adapt the model inside, its {inside!r}"
+        raise ConfigError(f"adapt takes {_SUPPORTED}, got {type(model).__name__}{hint}")
     blocks: Any = model.blocks
+    embed: Any = model.patch_embed
+    if embed.grid_size is None:
+        raise ConfigError("this model has no size of its own: create it with img_size")
+    if len(blocks) == 0:
+        raise ConfigError("a model without blocks has no attention that could get an encoding")
+    seen: set[nn.Module] = set()
     for block in blocks:
         if type(block) not in adapting.BLOCKS:
             raise ConfigError(f"blocks of class {type(block).__name__} have no attention layer that adapt knows")
@@ -165,6 +178,13 @@ def _check_model(model: Any) -> None:
                 raise ConfigError(
                     f"attention of class {type(layer).__name__} computes something else: cannot be adapted"
                 )
+            if layer in seen:
+                raise ConfigError("blocks share an attention layer, but each has to have an encoding of its own")
+            seen.add(layer)
+            for part in adapting.projections(layer):
+                if not isinstance(getattr(part, "weight", None), Tensor) or not hasattr(part, "in_features"):
+                    kind = f"{type(part).__module__}.{type(part).__qualname__}"
+                    raise ConfigError(f"attention has {kind} for a linear layer: adapt first, then replace or quantise")
             if layer.attn_drop.p > 0:
                 raise ConfigError(
                     f"dropout of attention weights (p = {layer.attn_drop.p:g}) is not possible with an encoding: "
@@ -184,9 +204,11 @@ def _encoding(
     name: str, layer: nn.Module, grid: tuple[int, int], exact: bool, options: dict[str, Any]
 ) -> AttentionEncoding:
     """The encoding of one attention layer."""
-    from zoo.adapting import head_shape
+    from zoo.adapting import projections
 
-    shape = head_shape(layer)
+    first, *_, out = projections(layer)
+    heads = cast(int, layer.num_heads)
+    shape = {"dim": first.in_features, "num_heads": heads, "head_dim": out.in_features // heads, "coord_dim": 2}
     if name in _TABLES and "extent" not in options:
         rows, columns = grid
         options = {**options, "extent": [max(columns - 1, 1), max(rows - 1, 1)]}
@@ -194,7 +216,7 @@ def _encoding(
     if not exact:
         return made
     try:
-        return gated(made, shape["num_heads"])
+        return gated(made, heads)
     except ConfigError as error:
         raise ConfigError(f"{error}; or pass exact=False, which changes what the model computes") from error
 
@@ -215,9 +237,13 @@ def _output(model: Any) -> Tensor | None:
     weight = next(model.parameters())
     if weight.is_meta:
         return None
-    stem = next(module for module in model.patch_embed.modules() if isinstance(module, nn.Conv2d))
-    shape = (1, stem.in_channels, *model.patch_embed.img_size)
-    noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    embed = model.patch_embed
+    stem = next(module for module in embed.modules() if isinstance(module, nn.Conv2d))
+    generator = torch.Generator("cpu").manual_seed(0)
+    noise = torch.randn(1, stem.in_channels, *embed.img_size, generator=generator, device="cpu")
+    if not embed.strict_img_size:  # Then only whole patches are taken.
+        height, width = (cells * step for cells, step in zip(_grid(model), embed.feat_ratio(False), strict=True))
+        noise = noise[..., :height, :width]
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     with torch.no_grad():

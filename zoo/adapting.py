@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
-from timm.layers import Attention, AttentionRope, Format, RotaryEmbeddingCat, apply_rot_embed_cat
+from timm.layers import Attention, AttentionRope, Format, PatchEmbed, RotaryEmbeddingCat, apply_rot_embed_cat
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
 from timm.models.vision_transformer import Block, ParallelThingsBlock, ResPostBlock, VisionTransformer
@@ -37,8 +37,16 @@ from zoo.kernels import attend
 if TYPE_CHECKING:
     from zoo.adapt import AdaptReport
 
-__all__ = ["ATTENTIONS", "BLOCKS", "MODELS", "Placement", "attach", "attention_layers", "head_shape", "take_positions"]
-
+__all__ = [
+    "ATTENTIONS",
+    "BLOCKS",
+    "MODELS",
+    "Placement",
+    "attach",
+    "attention_layers",
+    "projections",
+    "take_positions",
+]
 
 # Tokens before the patches, in order.
 PREFIX = ("cls_token", "dist_token", "reg_token")
@@ -91,7 +99,8 @@ class _EncodedAttention(nn.Module):
             k, v = (t.repeat_interleave(self.num_heads // t.shape[1], dim=1) for t in (k, v))
         frame = placement.frame
         q, k, v, score = self.encoding.encode_attention(x, q, k, v, frame, self.scale)
-        out = attend(q, k, v, scale=self.scale, mask=_visible(mask), score=score, causal=causal)
+        visible = _visible(mask, *v.shape[:3])
+        out = attend(q, k, v, scale=self.scale, mask=visible, score=score, causal=causal)
         if frame.kind == "group":
             out = self.encoding.transform_output(out, frame)
         out = self._module("norm")(out.transpose(1, 2).flatten(2))
@@ -123,14 +132,20 @@ class _EncodedAttention(nn.Module):
         return torch.cat([x[:, :, :prefix], turned.to(x.dtype)], dim=2)
 
 
-def _visible(mask: object) -> Tensor | None:
-    """A mask in timm's convention as `attend` takes it: (B or 1, H or 1, N, N)."""
+def _visible(mask: object, batch: int, heads: int, tokens: int) -> Tensor | None:
+    """A mask in timm's convention as `attend` takes it: (B or 1, H or 1, N or 1, N)."""
     if mask is None:
         return None
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or not 2 <= mask.dim() <= 4:
-        what = f"{mask.dtype} {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise DataError(f"attn_mask of an adapted model must be bool (True = visible), up to (B, H, N, N), got {what}")
-    return mask[(None,) * (4 - mask.dim())]
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool and 2 <= mask.dim() <= 4:
+        visible = mask[(None,) * (4 - mask.dim())]
+        sizes = zip(visible.shape, (batch, heads, tokens), strict=False)
+        if visible.shape[3] == tokens and all(size in (1, wanted) for size, wanted in sizes):
+            return visible
+    what = f"{mask.dtype} {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+    raise DataError(
+        "attn_mask of an adapted model must be bool (True = visible), (N, N) or (B or 1, H or 1, N or 1, N) "
+        f"with B, H, N = {batch}, {heads}, {tokens}; got {what}"
+    )
 
 
 class EncodedAttention(_EncodedAttention, Attention):
@@ -229,19 +244,23 @@ class _EncodedModel(nn.Module):
                 prefix = [torch.cat(prefix, dim=1) + self.pos_embed[:, :count]]
         return cast(nn.Module, self.pos_drop)(torch.cat([*prefix, patches], dim=1))
 
-    def _check(self, images: Tensor) -> tuple[int, int]:
-        """Rows and columns of patches of images (B, C, H, W)."""
+    def _fitted(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) without what no patch covers, which is none or at the edges of the model's own size."""
         embed: Any = self.patch_embed
-        if images.dim() != 4:
-            raise DataError(f"a picture batch must be (batch, channels, height, width), got {tuple(images.shape)}")
+        if not isinstance(images, Tensor) or images.dim() != 4:
+            what = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
+            raise DataError(f"a picture batch must be a tensor (batch, channels, height, width), got {what}")
         height, width = images.shape[-2:]
         pitch = embed.feat_ratio(as_scalar=False)
-        if not embed.dynamic_img_pad and (height % pitch[0] or width % pitch[1] or not height or not width):
-            raise DataError(
-                f"height must be a multiple of {pitch[0]} and width of {pitch[1]} (the patch size), "
-                f"got {height} x {width}: resize or pad"
-            )
-        return embed.dynamic_feat_size((height, width))
+        if embed.dynamic_img_pad or (height and width and not height % pitch[0] and not width % pitch[1]):
+            return images
+        if isinstance(embed, PatchEmbed) and (height, width) == embed.img_size:  # Such as 384 in patches of 14.
+            rows, columns = cast(tuple[int, int], embed.grid_size)
+            return images[..., : rows * pitch[0], : columns * pitch[1]]
+        raise DataError(
+            f"height must be a multiple of {pitch[0]} and width of {pitch[1]} (the patch size), "
+            f"got {height} x {width}: resize or pad"
+        )
 
 
 class _EncodedViT(_EncodedModel):
@@ -249,17 +268,19 @@ class _EncodedViT(_EncodedModel):
         return self._embed(x)
 
     def _place(self, images: Tensor, mask: Tensor | None) -> Placement:
-        frame = self._frame(*self._check(images), images.device)
+        rows, columns = cast(Any, self.patch_embed).dynamic_feat_size(images.shape[-2:])
+        frame = self._frame(rows, columns, images.device)
         return Placement(frame, mask=mask, recompute=self.grad_checkpointing)
 
     def forward_features(self, x: Tensor, attn_mask: Any = None, *rest: Any, **options: Any) -> Tensor:
         """Images (B, C, H, W) -> tokens (B, N, C) after the last norm; any H and W that are multiples of the patch."""
+        x = self._fitted(x)
         return cast(Any, super()).forward_features(x, self._place(x, attn_mask), *rest, **options)
 
     def forward_intermediates(self, x: Tensor, *args: Any, attn_mask: Any = None, **options: Any) -> Any:
         """See timm's `forward_intermediates`."""
-        placement = self._place(x, attn_mask)
-        return cast(Any, super()).forward_intermediates(x, *args, attn_mask=placement, **options)
+        x = self._fitted(x)
+        return cast(Any, super()).forward_intermediates(x, *args, attn_mask=self._place(x, attn_mask), **options)
 
 
 class EncodedVisionTransformer(_EncodedViT, VisionTransformer):
@@ -281,13 +302,11 @@ class EncodedEva(_EncodedModel, Eva):
 
     def forward_features(self, x: Tensor, *args: Any, **options: Any) -> Tensor:
         """Images (B, C, H, W) -> tokens (B, N, C) after the last norm; any H and W that are multiples of the patch."""
-        self._check(x)
-        return super().forward_features(x, *args, **options)
+        return super().forward_features(self._fitted(x), *args, **options)
 
     def forward_intermediates(self, x: Tensor, *args: Any, **options: Any) -> Any:
         """See timm's `forward_intermediates`."""
-        self._check(x)
-        return super().forward_intermediates(x, *args, **options)
+        return super().forward_intermediates(self._fitted(x), *args, **options)
 
 
 # timm's classes and ours. Subclasses of timm's are not taken: their own forward would be lost or find a `Placement`.
@@ -315,15 +334,10 @@ def attention_layers(block: Any) -> list[Any]:
     return [branch.attn for branch in block.attns] if hasattr(block, "attns") else [block.attn]
 
 
-def head_shape(attention: Any) -> dict[str, int]:
-    """The shape of an attention layer as `zoo.encodings.create` takes it."""
-    projection = attention.q_proj if attention.qkv is None else attention.qkv
-    return {
-        "dim": projection.in_features,
-        "num_heads": attention.num_heads,
-        "head_dim": attention.proj.in_features // attention.num_heads,
-        "coord_dim": 2,
-    }
+def projections(attention: Any) -> list[Any]:
+    """The linear layers of an attention layer: q, k and v (or all in one), and out."""
+    names = ("q_proj", "k_proj", "v_proj", "proj") if attention.qkv is None else ("qkv", "proj")
+    return [getattr(attention, name) for name in names]
 
 
 def attach(model: Any, encodings: Sequence[Sequence[AttentionEncoding]]) -> None:

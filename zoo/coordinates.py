@@ -61,7 +61,8 @@ class Coordinates:
                 "positions; subtract a large origin in float64 or int64, then convert"
             )
         if self.cu_seqlens is not None and (
-            self.cu_seqlens.dim() != 1
+            not isinstance(self.cu_seqlens, Tensor)
+            or self.cu_seqlens.dim() != 1
             or not len(self.cu_seqlens)
             or self.cu_seqlens.dtype not in (torch.int32, torch.int64)
         ):
@@ -136,10 +137,10 @@ class Coordinates:
         """
         if self.packed:
             raise DataError("a packed batch has no common front: put prefix tokens in before packing")
+        if count < 0 or (at is not None and len(at) != self.axes):
+            raise DataError(f"a prefix has 0 or more tokens and {self.axes} coordinates, got {count} tokens at {at}")
         if count == 0:
             return self
-        if at is not None and len(at) != self.axes:
-            raise DataError(f"a prefix coordinate needs {self.axes} numbers, got {len(at)}")
         batch, tokens = self.values.shape[0], self.values.shape[1]
         if at is None:
             prefix = self.values.new_zeros(batch, count, self.axes)
@@ -375,10 +376,13 @@ def concatenate(parts: Sequence[Coordinates]) -> Coordinates:
     Where some parts have poses, tokens of the others get the identity.
 
     Raises:
-        DataError: If the axes differ or a part is packed.
+        DataError: If the axes or the batches differ (one may be shared), or a part is packed.
     """
     if not parts or any(part.packed for part in parts) or len({part.axes for part in parts}) != 1:
         raise DataError("a mixture needs one or more unpacked parts with the same coordinate axes")
+    batches = {len(rows) for part in parts for rows in (part.values, part.poses) if rows is not None} - {1}
+    if len(batches) > 1:
+        raise DataError(f"the parts of a mixture are for batches of {sorted(batches)}")
     batch = max(part.values.shape[0] for part in parts)
     values = torch.cat([part.values.expand(batch, -1, -1) for part in parts], dim=1)
     positioned = None

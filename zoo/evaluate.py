@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from zoo import registry
 from zoo.encodings.extendable import extended
-from zoo.encodings.extension import Extension, parse_extension
+from zoo.encodings.extension import DynamicNTK, Extension, parse_extension
 from zoo.errors import ConfigError, DataError
 from zoo.progress import progress_bar
 
@@ -92,20 +92,37 @@ def extension_at(model: nn.Module, size: int | tuple[int, int], method: str, fac
         model: An image model of this library.
         size: Side in pixels, or (height, width).
         method: A name of `zoo.encodings.extension.METHODS`.
-        factor: On axes that are larger than the model's own size; `None` is new size over own, axis by axis.
+        factor: On axes that are larger than the model's own size; `None` is new size over own, axis by axis, and 1 for
+            dynamic NTK, which measures that ratio itself.
 
     Raises:
-        ConfigError: If the method is unknown or the factor unusable.
+        ConfigError: If the method is unknown, or the size or the factor unusable.
     """
     config: Any = model.config
     height, width = model.data_config.input_size[1:]  # type: ignore[union-attr, index]
-    sides = (size, size) if isinstance(size, int) else size
-    ratios = (sides[1] / width, sides[0] / height)  # In the order of the coordinates.
-    factors = [1.0 if ratio <= 1 else (ratio if factor is None else factor) for ratio in ratios]
+    side = _side(size)
     extent = registry.architecture(config).trained_extent(config)
-    found = parse_extension({"extend": method, "factor": factors, "extent": extent})
+    given = 1.0 if factor is None else factor
+    found = parse_extension({"extend": str(method), "factor": given, "extent": extent})
     assert found is not None
-    return found
+    ratios = (side[1] / width, side[0] / height)  # In the order of the coordinates.
+    if factor is None and isinstance(found, DynamicNTK):  # It measures the ratio itself.
+        return found
+    return dataclasses.replace(
+        found, factor=[1.0 if ratio <= 1 else (ratio if factor is None else factor) for ratio in ratios]
+    )
+
+
+def _side(size: int | tuple[int, int]) -> tuple[int, int]:
+    """Height and width of a size in pixels."""
+    side = (size, size) if isinstance(size, int) else size
+    if (
+        not isinstance(side, (list, tuple))
+        or len(side) != 2
+        or any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in side)
+    ):
+        raise ConfigError(f"a size is a side in pixels or (height, width), 1 or more, got {size!r:.80}")
+    return side[0], side[1]
 
 
 @torch.inference_mode()
@@ -139,15 +156,15 @@ def evaluate(
         progress: Called with (pictures done over all sizes, text).
 
     Raises:
-        ConfigError: For an unknown dtype, no sizes, or an extension that does not apply to the model.
+        ConfigError: For an unknown dtype, no sizes or unusable ones, or an extension that does not apply to the model.
         DataError: If there are no pictures, or labels do not fit.
     """
-    if dtype not in DTYPES:
+    if str(dtype) not in DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     if factor is not None and extend is None:
         raise ConfigError("a factor is that of a method of extension: give extend too")
-    if not sizes or (batch_size is not None and batch_size < 1):
-        raise ConfigError("give at least one size and a batch size of at least 1")
+    if not isinstance(sizes, (list, tuple)) or not sizes or (batch_size is not None and batch_size < 1):
+        raise ConfigError("give a list of at least one size, and a batch size of at least 1")
     targets = torch.as_tensor(np.asarray(labels), dtype=torch.int64)
     if len(pictures) == 0 or len(pictures) != len(targets):
         raise DataError(f"{len(pictures)} pictures and {len(targets)} labels: expected as many, and at least one")
@@ -268,7 +285,7 @@ class _Evaluation:
         self.progress, self.seen = progress, 0
 
     def at_size(self, size: int | tuple[int, int]) -> EvalResult:
-        side = (size, size) if isinstance(size, int) else (size[0], size[1])
+        side = _side(size)
         pixels = _BATCH_PIXELS["cuda" if self.device.type == "cuda" else "cpu"]
         batch = self.batch_size or max(1, min(512, pixels // (side[0] * side[1])))
         count, done, hits1, hits5, seconds = len(self.targets), 0, 0, 0, 0.0

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from zoo import checkpoints, kernels, registry
 from zoo.config_file import SCHEMA_VERSION, check_config
 from zoo.data_config import DataConfig
-from zoo.encodings import EXTENSION_OPTIONS
+from zoo.encodings import EXTENSION_OPTIONS, encoding_class, split_name, split_options
 from zoo.encodings.extension import needs_extent
 from zoo.errors import ConfigError, WeightsError
 from zoo.sources import Source, locate, verify
@@ -203,27 +203,15 @@ def _apply_options(
     data = DataConfig.from_dict(config["data"])
     options = dict(model_kwargs)
     size = options.pop("input_size", None)
-    if encoding_options is not None and not (
-        isinstance(encoding_options, Mapping) and all(isinstance(key, str) for key in encoding_options)
-    ):
-        raise ConfigError(f"encoding_options must map names to values, got {encoding_options!r:.80}")
     allowed = [key for key in model if key not in ("in_chans", "num_classes", "encoding_options")]
     unknown = [key for key in options if key not in allowed]
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]!r}; known: input_size, {', '.join(allowed)}")
-    if options.get("encoding", model["encoding"]) != model["encoding"]:  # Options of the old one do not apply.
-        options["encoding_options"] = dict(encoding_options or {})
-    elif encoding_options is not None:
-        own = dict(model["encoding_options"])
-        if "extend" in encoding_options:  # In place of that of the source, which the trained extent alone outlives.
-            own = {key: value for key, value in own.items() if key not in EXTENSION_OPTIONS or key == "extent"}
-        options["encoding_options"] = {**own, **encoding_options}
-    chosen = options.get("encoding_options", model["encoding_options"])
-    options["encoding_options"] = _with_extents(options.get("encoding", model["encoding"]), chosen, source)
+    encoding = options.setdefault("encoding", model["encoding"])
+    own = model["encoding_options"] if encoding == model["encoding"] else {}  # Those of another do not apply.
+    options["encoding_options"] = _encoding_options(encoding, own, encoding_options, source)
     for key, value in options.items():
-        # Arrays and tensors have no single answer to `!=`, and no place in a config.json.
-        if not isinstance(value, (bool, int, float, str, list, tuple, Mapping, type(None))):
-            raise ConfigError(f"{key} must be a plain value, got a {type(value).__name__}")
+        _check_plain(key, value)
         if value != model[key]:
             adapted.append(f"{key}: {model[key]} -> {value}")
             model[key] = value
@@ -241,14 +229,36 @@ def _apply_options(
     return config, adapted
 
 
-def _with_extents(encoding: Any, options: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
-    """Options of the encoding with the trained extent, where an extension needs it: other input sizes may follow."""
-    if isinstance(encoding, str) and "+" in encoding:
-        parts = {part: options[part] for part in encoding.split("+") if isinstance(options.get(part), Mapping)}
-        return {**options, **{part: _with_extents(part, dict(own), source) for part, own in parts.items()}}
-    if needs_extent(options):
-        return {**options, "extent": list(registry.architecture(source).trained_extent(source))}
+def _encoding_options(
+    encoding: str, own: Mapping[str, Any], given: Mapping[str, Any] | None, source: dict[str, Any]
+) -> dict[str, Any]:
+    """Options of the source with those given in their place, name by name; of `a+b`, those of each part.
+
+    Where an extension needs the trained extent it is added: inputs of another size may follow.
+    """
+    before, after = split_options(encoding, own), split_options(encoding, given)
+    if "+" in encoding:
+        merged = {}
+        for part, old, new in zip(split_name(encoding), before, after, strict=True):
+            if part and (old or new):
+                merged[part] = _encoding_options(part, old, new, source)
+        return merged
+    old, new = dict(own), dict(given or {})
+    if "extend" in new:  # In place of that of the source, which the trained extent alone outlives.
+        old = {key: value for key, value in old.items() if key not in EXTENSION_OPTIONS or key == "extent"}
+    options = {**old, **new}
+    if needs_extent(options) and options["extend"] in encoding_class(encoding).extension_methods:
+        options["extent"] = list(registry.architecture(source).trained_extent(source))
     return options
+
+
+def _check_plain(key: str, value: Any) -> None:
+    """Arrays and tensors have no single answer to `!=`, and no place in a config.json."""
+    if isinstance(value, (list, tuple, Mapping)):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            _check_plain(key, one)
+    elif not isinstance(value, (bool, int, float, str, type(None))):
+        raise ConfigError(f"{key} must be a plain value, got a {type(value).__name__}")
 
 
 def _build_with_weights(

@@ -7,6 +7,8 @@ a camera (rigid: GTA) or an image with depth (projective: PRoPE). Poses travel w
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -36,7 +38,7 @@ def from_cameras(
     Args:
         camera_from_world: (..., cameras, 4, 4) rigid, x to the right, y down, z forward, in any unit of length; float64
             where the origin is far.
-        intrinsics: (..., cameras or 1, 3, 3) pixels: [fx, skew, cx], [0, fy, cy], [0, 0, 1].
+        intrinsics: (..., cameras or 1, 3, 3) in pixels: [fx, skew, cx], [0, fy, cy], [0, 0, 1].
         image_size: Width and height in pixels, needed with intrinsics.
         dtype: The dtype of the features: float64 gives float64 poses, everything else float32.
 
@@ -44,38 +46,51 @@ def from_cameras(
         (..., cameras, 4, 4) world_from_camera, or world_from_image.
 
     Raises:
-        DataError: If a shape does not fit, extrinsics are not rigid, intrinsics have another form or lack a size.
+        DataError: If a shape does not fit, a number is not finite, extrinsics are not rigid, intrinsics have another
+            form or lack a size.
     """
-    if camera_from_world.dim() < 3 or camera_from_world.shape[-2:] != (4, 4):
-        raise DataError(f"camera_from_world must have shape (..., cameras, 4, 4), got {tuple(camera_from_world.shape)}")
-    extrinsics = camera_from_world.to(torch.float64)
+    extrinsics = _matrices("camera_from_world", camera_from_world, 4)
     rotation, translation = extrinsics[..., :3, :3], extrinsics[..., :3, 3:]
-    if not extrinsics.isfinite().all():
-        raise DataError("camera_from_world must be finite")
     skewed = (rotation @ rotation.mT - torch.eye(3).to(extrinsics)).abs() > 1e-3
     mirrored = torch.linalg.det(rotation) < 0
     if skewed.any() or mirrored.any() or (extrinsics[..., 3, :] != extrinsics.new_tensor(_LAST_ROW)).any():
         raise DataError("camera_from_world must be rigid: a rotation, a translation and the last row 0, 0, 0, 1")
     linear, centres = rotation.mT, -rotation.mT @ translation
     if intrinsics is not None:
-        linear = linear @ _inverse_intrinsics(intrinsics.to(extrinsics), image_size)
+        inverse = _inverse_intrinsics(_matrices("intrinsics", intrinsics, 3).to(extrinsics.device), image_size)
+        try:
+            linear = linear @ inverse
+        except RuntimeError as error:
+            shapes = f"{tuple(extrinsics.shape)} and {tuple(inverse.shape)}"
+            raise DataError(f"camera_from_world and intrinsics are not of as many cameras: {shapes}") from error
     poses = identity_poses(linear, *linear.shape[:-2])
     poses[..., :3, :3] = linear
     poses[..., :3, 3:] = centres - centres[..., :1, :, :]
     return poses.to(torch.float64 if dtype == torch.float64 else torch.float32)
 
 
+def _matrices(name: str, matrices: Tensor, size: int) -> Tensor:
+    """Matrices (..., cameras, size, size) in float64."""
+    if not isinstance(matrices, Tensor) or matrices.dim() < 3 or matrices.shape[-2:] != (size, size):
+        what = tuple(matrices.shape) if isinstance(matrices, Tensor) else type(matrices).__name__
+        raise DataError(f"{name} must be a tensor (..., cameras, {size}, {size}), got {what}")
+    if not matrices.isfinite().all():
+        raise DataError(f"{name} must be finite")
+    return matrices.to(torch.float64)
+
+
 def _inverse_intrinsics(intrinsics: Tensor, image_size: tuple[float, float] | None) -> Tensor:
     """K^-1 (..., 3, 3) of normalised intrinsics, in closed form."""
-    if intrinsics.shape[-2:] != (3, 3):
-        raise DataError(f"intrinsics must have shape (..., cameras, 3, 3), got {tuple(intrinsics.shape)}")
-    if image_size is None or len(image_size) != 2 or not all(side > 0 for side in image_size):
+    try:
+        width, height = map(float, () if image_size is None else image_size)
+    except (TypeError, ValueError):
+        width = height = math.nan
+    if not (0 < width < math.inf and 0 < height < math.inf):
         raise DataError(f"intrinsics in pixels need image_size as (width, height) in pixels, got {image_size!r:.80}")
     (fx, skew, cx), (fy, cy) = intrinsics[..., 0, :].unbind(-1), intrinsics[..., 1, 1:].unbind(-1)
     fixed = torch.cat([intrinsics[..., 1, :1], intrinsics[..., 2, :]], dim=-1)
     if (fixed != fixed.new_tensor(_LAST_ROW)).any() or not ((fx > 0) & (fy > 0)).all():
         raise DataError("intrinsics must be [fx, skew, cx], [0, fy, cy], [0, 0, 1] with focal lengths in pixels")
-    width, height = image_size
     fx, skew, cx = fx / width, skew / width, cx / width - 0.5
     fy, cy = fy / height, cy / height - 0.5
     nothing, one = torch.zeros_like(fx), torch.ones_like(fx)
@@ -95,8 +110,10 @@ def check_poses(poses: Tensor, values: Tensor) -> None:
         values: (B or 1, N, p), or (N_total, p) when packed.
 
     Raises:
-        DataError: On another shape or dtype than float32 and float64.
+        DataError: If they are no tensor, or have another shape or dtype than float32 and float64.
     """
+    if not isinstance(poses, Tensor):
+        raise DataError(f"poses must be a tensor of 4x4 matrices, got {type(poses).__name__}")
     if poses.dtype not in (torch.float32, torch.float64):
         raise DataError(f"poses must be float32 or float64, got {poses.dtype}: 16-bit poses lose positions")
     batches = (poses.shape[:-3], values.shape[:-2])

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.attention import CoordinateAttention
 from zoo.coordinates import Coordinates
-from zoo.encodings import create, split_name
+from zoo.encodings import check_option_names, create, split_name, split_options
 from zoo.encodings.base import Frame
 from zoo.encodings.extendable import extend
 from zoo.encodings.extension import Extension
@@ -81,6 +81,7 @@ class Block(nn.Module):
         encoding_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        check_option_names(encoding, encoding_options)  # Others would be taken for arguments of the layer.
         self.norm1 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.attn = CoordinateAttention(
             dim, num_heads, coord_dim, encoding, head_dim=head_dim, causal=causal, **(encoding_options or {})
@@ -130,12 +131,9 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         token, attention = split_name(encoding)
-        options = dict(encoding_options or {})
-        token_options = options if attention == "none" else options.get(str(token), {})
+        token_options, options = split_options(encoding, encoding_options)
         shape = {"dim": dim, "num_heads": num_heads, "head_dim": head_dim or dim // num_heads, "coord_dim": coord_dim}
         self.token_encoding = None if token is None else create(token, options=token_options, **shape)[0]
-        if token is not None:
-            options = {} if attention == "none" else options.get(attention, {})
         self.norm_pre = nn.LayerNorm(dim, eps=NORM_EPS)
         self.blocks = nn.ModuleList(
             Block(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ ATTENTION = {
     "table": "zoo.encodings.relative_table:RelativeTable",
 }
 
+# Sizes that every encoding is made with.
+SHAPE = ("dim", "num_heads", "head_dim", "coord_dim")
 # Options of every encoding that `zoo.encodings.extension` reads.
 EXTENSION_OPTIONS = ("extend", "factor", "extent", "beta_fast", "beta_slow")
 
@@ -80,6 +83,34 @@ def split_name(name: str) -> tuple[str | None, str]:
     return (tokens[0] if tokens else None), (others[0] if others else "none")
 
 
+def split_options(name: str, options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Splits the options of a specification into those of its token encoding and those of its attention encoding.
+
+    Args:
+        name: See `split_name`.
+        options: Options of the encoding; for `a+b`, a mapping with the options of each under its name.
+
+    Raises:
+        ConfigError: If options are no mapping from names, or those of `a+b` do not stand under the name of a part.
+    """
+    token, attention = split_name(name)
+    given = _checked("encoding_options", options)
+    if "+" not in name:
+        return (given, {}) if token else ({}, given)
+    unknown = [key for key in given if key not in (token, attention)]
+    if unknown:
+        raise ConfigError(f"options of {name!r} go under the name of each part, not {unknown[0]!r:.60}")
+    parts = [_checked(f"encoding_options of {part!r}", given.get(str(part))) for part in (token, attention)]
+    return parts[0], parts[1]
+
+
+def _checked(what: str, options: Any) -> dict[str, Any]:
+    given = {} if options is None else options
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise ConfigError(f"{what} must map names to values, got {options!r:.80}")
+    return dict(given)
+
+
 def create(
     name: str, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, options: dict[str, Any] | None = None
 ) -> tuple[TokenEncoding | None, AttentionEncoding]:
@@ -91,8 +122,8 @@ def create(
         num_heads: Attention heads H.
         head_dim: Width D of a head.
         coord_dim: Coordinate axes p.
-        options: Options of the encoding; for `a+b`, a mapping with the options of each under its name. Among them
-            may be those of an extension to larger inputs, see `zoo.encodings.extension.parse_extension`.
+        options: Options of the encoding, see `split_options`. Among them may be those of an extension to larger inputs,
+            see `zoo.encodings.extension.parse_extension`.
 
     Returns:
         The token encoding (or `None`) and the attention encoding (`NoEncoding` where there is none).
@@ -101,41 +132,52 @@ def create(
         ConfigError: On an unknown name, an unknown option or a bad value.
     """
     token, attention = split_name(name)
-    given = dict(options or {})
-    if "+" in name:
-        unknown = [key for key in given if key not in (token, attention)]
-        if unknown:
-            raise ConfigError(f"options of {name!r} go under the name of each part, not {unknown[0]!r}")
-        token_options, attention_options = given.get(token or "", {}), given.get(attention, {})
-    else:
-        token_options, attention_options = (given, {}) if token else ({}, given)
+    token_options, attention_options = split_options(name, options)
     shape = {"dim": dim, "num_heads": num_heads, "head_dim": head_dim, "coord_dim": coord_dim}
-    made = None if token is None else _build(token, TOKEN[token], shape, token_options)
-    return made, _build(attention, ATTENTION[attention], shape, attention_options)
+    made = None if token is None else _build(token, shape, token_options)
+    return made, _build(attention, shape, attention_options)
 
 
-def _build(name: str, target: str, shape: dict[str, int], options: dict[str, Any]) -> Any:
-    module, attribute = target.split(":")
-    cls = getattr(importlib.import_module(module), attribute)
-    allowed = [
-        key
-        for key, parameter in inspect.signature(cls.__init__).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and key not in shape
-    ]
-    # Some encodings have an extent of their own, and then it is theirs.
-    extension = {key: value for key, value in options.items() if key in EXTENSION_OPTIONS and key not in allowed}
-    options = {key: value for key, value in options.items() if key not in extension}
-    for key in options:
-        if key not in allowed:
-            known = ", ".join(allowed) or "none"
-            raise ConfigError(
-                f"encoding {name!r} has no option {key!r}; its options: {known} (and {', '.join(EXTENSION_OPTIONS)})"
-            )
-    encoding = cls(**shape, **options)
+def encoding_class(name: str) -> Any:
+    """The class of a single name that is registered."""
+    module, attribute = (TOKEN | ATTENTION)[name].split(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def check_option_names(name: str, options: Mapping[str, Any] | None) -> None:
+    """Checks the names of options; arguments as in `split_options`.
+
+    Raises:
+        ConfigError: If an encoding has no such option; what `split_options` raises.
+    """
+    for part, given in zip(split_name(name), split_options(name, options), strict=True):
+        own = _own_options(part) if part else []
+        for key in given:
+            if key not in own and key not in EXTENSION_OPTIONS:
+                known = ", ".join(own) or "none"
+                extension = ", ".join(EXTENSION_OPTIONS)
+                raise ConfigError(
+                    f"encoding {part!r} has no option {key!r:.60}; its options: {known} (and {extension})"
+                )
+
+
+def _own_options(name: str) -> list[str]:
+    parameters = inspect.signature(encoding_class(name).__init__).parameters.values()
+    return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.name not in SHAPE]
+
+
+def _build(name: str, shape: dict[str, int], options: dict[str, Any]) -> Any:
+    check_option_names(name, options)
+    own = _own_options(name)  # Some encodings have an extent of their own, and then it is theirs.
+    extension = {key: value for key, value in options.items() if key not in own}
+    encoding = encoding_class(name)(**shape, **{key: value for key, value in options.items() if key in own})
     encoding.coord_dim = shape["coord_dim"]
     if extension:
-        from zoo.encodings.extension import parse_extension
+        from zoo.encodings.extension import METHODS, parse_extension
 
+        method = extension.get("extend")
+        if isinstance(method, str) and method in METHODS:  # Whether it applies comes before what it needs.
+            encoding.check_method(method)
         encoding.extend(parse_extension(extension))
     return encoding
 

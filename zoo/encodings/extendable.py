@@ -12,7 +12,7 @@ from zoo.coordinates import Coordinates
 from zoo.encodings.extension import Extension
 from zoo.errors import ConfigError
 
-__all__ = ["Extendable", "extend", "extended", "sample_extents"]
+__all__ = ["Extendable", "extend", "extended"]
 
 
 class Extendable:
@@ -39,20 +39,24 @@ class Extendable:
 
     def check_extension(self, extension: Extension | None) -> None:
         """Raises what `extend` would."""
-        if extension is not None and not isinstance(extension, Extension):
-            raise ConfigError(f"an extension or None was expected, got a {type(extension).__name__}")
         if extension is None:
             return
-        if extension.method in self.extension_methods:
-            axes = getattr(self, "coord_dim", None)
-            if axes is not None:
-                extension.check_axes(axes)
+        if not isinstance(extension, Extension):
+            raise ConfigError(f"an extension or None was expected, got a {type(extension).__name__}")
+        self.check_method(extension.method)
+        axes = getattr(self, "coord_dim", None)
+        if axes is not None:
+            extension.check_axes(axes)
+
+    def check_method(self, method: str) -> None:
+        """Raises where a method does not apply to the encoding."""
+        if method in self.extension_methods:
             return
         from zoo.encodings import registered_name
 
         possible = ", ".join(self.extension_methods) or "none, it has nothing that could be extended"
         name = registered_name(type(self))
-        raise ConfigError(f"extension {extension.method!r} does not apply to encoding {name!r}; possible: {possible}")
+        raise ConfigError(f"extension {method!r} does not apply to encoding {name!r}; possible: {possible}")
 
     def extended(self, coords: Coordinates, dtype: torch.dtype) -> Coordinates:
         """The coordinates under the extension, divided in float64 where `dtype`, that of the model, is."""
@@ -61,38 +65,12 @@ class Extendable:
         return self.extension.coordinates(coords.to(dtype=dtype) if dtype == torch.float64 else coords)
 
     def multiplied(self, theta: Tensor, bases: Sequence[float], coords: Coordinates) -> Tensor:
-        """Frequencies under the extension.
-
-        Args:
-            theta: (p, n) frequencies base^(-k / n) of every axis, in the dtype of the algebra.
-            bases: Base of each axis.
-            coords: Coordinates as given, for the extent of each sample.
-
-        Returns:
-            (p, n), or (B or 1, 1 or N, p, n) where samples differ.
-        """
-        if self.extension is None:
-            return theta
-        return theta * self.extension.multipliers(bases, theta.shape[-1], sample_extents(coords, theta.dtype))
+        """Frequencies under the extension; see `Extension.frequencies`."""
+        return theta if self.extension is None else self.extension.frequencies(theta, bases, coords)
 
     def gain(self, axes: int) -> float:
         """What q and k are both multiplied with."""
         return 1.0 if self.extension is None else self.extension.gain(axes)
-
-
-def sample_extents(coords: Coordinates, dtype: torch.dtype) -> Tensor:
-    """Largest minus smallest coordinate plus one, over the positioned tokens of a sample.
-
-    Returns:
-        (B or 1, 1, p), or (1, N, p) for packed samples, where every token has the extent of its sample.
-    """
-    centred = coords.centred(dtype)
-    if coords.cu_seqlens is None:
-        return 2 * centred.amax(dim=-2, keepdim=True) + 1
-    segments = coords.segments()
-    half = centred.new_zeros(len(coords.cu_seqlens) - 1, coords.axes)
-    half = half.scatter_reduce(0, segments.unsqueeze(-1).expand_as(centred), centred, "amax")
-    return (2 * half + 1)[segments].unsqueeze(0)
 
 
 def _encodings(model: nn.Module) -> list[Extendable]:

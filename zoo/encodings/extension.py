@@ -37,6 +37,7 @@ __all__ = [
     "YaRN",
     "needs_extent",
     "parse_extension",
+    "sample_extents",
 ]
 
 Numbers = float | Sequence[float]
@@ -101,19 +102,19 @@ class Extension(ABC):
         """The coordinates that the encoding gets; by default as they are."""
         return coords
 
-    def multipliers(self, bases: Sequence[float], pairs: int, extents: Tensor) -> Tensor:
-        """What the frequencies theta_k = base^(-k / n) of every axis are multiplied with; by default 1.
+    def frequencies(self, theta: Tensor, bases: Sequence[float], coords: Coordinates) -> Tensor:
+        """The frequencies that the encoding gets; by default as they are.
 
         Args:
+            theta: (p, n) frequencies base^(-k / n) of every axis, or other numbers that are changed by as much; float32
+                or float64.
             bases: Base of the ladder of each axis.
-            pairs: Frequencies n of an axis.
-            extents: (B or 1, 1, p) extent of each sample (packed: (1, N, p), of the sample of each token), float32 or
-                float64.
+            coords: Coordinates as given, for the extent of each sample.
 
         Returns:
-            (p, n), or (B or 1, 1 or N, p, n) where samples differ, in the dtype of the extents.
+            (p, n), or (B or 1, 1 or N, p, n) where samples differ, in the dtype of theta.
         """
-        return extents.new_ones(extents.shape[-1], pairs)
+        return theta
 
     def gain(self, axes: int) -> float:
         """What q and k are both multiplied with, so that logits get its square; by default 1."""
@@ -156,9 +157,9 @@ class NTK(Extension):
 
     method: ClassVar[str] = "ntk"
 
-    def multipliers(self, bases: Sequence[float], pairs: int, extents: Tensor) -> Tensor:
-        """See `Extension.multipliers`."""
-        return _ntk(extents.new_tensor(self.factors(len(bases))), pairs, self.method)
+    def frequencies(self, theta: Tensor, bases: Sequence[float], coords: Coordinates) -> Tensor:
+        """See `Extension.frequencies`."""
+        return theta * _ntk(theta.new_tensor(self.factors(len(bases))), theta.shape[-1], self.method)
 
 
 @dataclass(frozen=True)
@@ -180,12 +181,13 @@ class DynamicNTK(Extension):
         super().__post_init__()
         self._settle("extent", 1.0)
 
-    def multipliers(self, bases: Sequence[float], pairs: int, extents: Tensor) -> Tensor:
-        """See `Extension.multipliers`."""
+    def frequencies(self, theta: Tensor, bases: Sequence[float], coords: Coordinates) -> Tensor:
+        """See `Extension.frequencies`."""
         axes = len(bases)
         # 1 + f (L'/L - 1) is the formula; this form is exactly 1 up to L.
-        beyond = (extents / extents.new_tensor(self._per_axis("extent", axes)) - 1).clamp(min=0)
-        return _ntk(1 + extents.new_tensor(self.factors(axes)) * beyond, pairs, self.method)
+        relative = sample_extents(coords, theta.dtype) / theta.new_tensor(self._per_axis("extent", axes))
+        scale = 1 + theta.new_tensor(self.factors(axes)) * (relative - 1).clamp(min=0)
+        return theta * _ntk(scale, theta.shape[-1], self.method)
 
 
 @dataclass(frozen=True)
@@ -227,19 +229,19 @@ class YaRN(Extension):
                 f"extension 'yarn': 'beta_fast' must exceed 'beta_slow', got {self.beta_fast:g} and {self.beta_slow:g}"
             )
 
-    def multipliers(self, bases: Sequence[float], pairs: int, extents: Tensor) -> Tensor:
-        """See `Extension.multipliers`."""
-        rows, axes = [], len(bases)
+    def frequencies(self, theta: Tensor, bases: Sequence[float], coords: Coordinates) -> Tensor:
+        """See `Extension.frequencies`."""
+        rows, axes, pairs = [], len(bases), theta.shape[-1]
         for base, factor, extent in zip(bases, self.factors(axes), self._per_axis("extent", axes), strict=True):
             fast, slow = (
-                pairs * math.log(extent / (2 * math.pi * beta)) / math.log(base)  # The pair that turns beta times.
+                pairs * (math.log(extent) - math.log(2 * math.pi * beta)) / math.log(base)  # Turns beta times.
                 for beta in (self.beta_fast or extent / 4, self.beta_slow)
             )
             low = max(math.floor(fast), 0)
             high = max(min(math.ceil(slow), 2 * pairs - 1), low + 0.001)  # A step where there is no room for a ramp.
             ramps = [min(max((k - low) / (high - low), 0.0), 1.0) for k in range(pairs)]
             rows.append([1 - ramp * (1 - 1 / factor) for ramp in ramps])
-        return extents.new_tensor(rows)
+        return theta * theta.new_tensor(rows)
 
     def gain(self, axes: int) -> float:
         """0.1 ln f + 1."""
@@ -257,6 +259,23 @@ def _ntk(factors: Tensor, pairs: int, method: str) -> Tensor:
         raise ConfigError(f"extension {method!r} spreads over the frequencies of an axis: it needs two pairs or more")
     k = torch.arange(pairs, device=factors.device, dtype=factors.dtype)
     return torch.pow(factors.unsqueeze(-1), -k / (pairs - 1))
+
+
+def sample_extents(coords: Coordinates, dtype: torch.dtype) -> Tensor:
+    """Largest minus smallest coordinate plus one, over the positioned tokens of a sample; 1 where there are none.
+
+    Returns:
+        (B or 1, 1, p), or (1, N, p) for packed samples, where every token has the extent of its sample.
+    """
+    if not coords.packed and not coords.values.shape[-2]:
+        return coords.values.new_ones(1, 1, coords.axes, dtype=dtype)
+    centred = coords.centred(dtype)
+    if coords.cu_seqlens is None:
+        return 2 * centred.amax(dim=-2, keepdim=True) + 1
+    segments = coords.segments()
+    half = centred.new_zeros(len(coords.cu_seqlens) - 1, coords.axes)
+    half = half.scatter_reduce(0, segments.unsqueeze(-1).expand_as(centred), centred, "amax")
+    return (2 * half + 1)[segments].unsqueeze(0)
 
 
 def needs_extent(options: Mapping[str, Any]) -> bool:

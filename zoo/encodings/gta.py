@@ -197,10 +197,11 @@ class GTA(_CameraBlocks):
     and camera_from_world as g; it also has SO(3) blocks, which are not here.)
 
     Tokens without a position have rho = identity: to them cameras stand where the given world frame puts them. Poses
-    need not be rigid: any invertible matrix is inverted exactly.
+    need not be rigid: any invertible matrix is inverted exactly. One that is singular makes outputs NaN.
 
-    Camera blocks amplify: cameras should be within one or two of `length` of their mean. There the output of an
-    untrained layer in bfloat16 is within 0.01 of float64 (relative norm); the error grows with the distance.
+    Camera blocks amplify: cameras should be within one or two of `length` of their mean, and so should the origin of
+    the world where tokens have no position. There the output of an untrained layer in bfloat16 is within 0.01 of
+    float64 (relative norm); the error grows with the distance, and in float16 numbers overflow at about 10^5 `length`.
 
     Args:
         dim: Unused, part of the common signature.

@@ -90,7 +90,7 @@ class MRoPE(AttentionEncoding):
         base: float = 1e6,
     ) -> None:
         super().__init__()
-        if arrangement not in ARRANGEMENTS:
+        if not isinstance(arrangement, str) or arrangement not in ARRANGEMENTS:
             known = ", ".join(repr(name) for name in ARRANGEMENTS)
             raise ConfigError(f"encoding option 'arrangement' must be one of {known}, got {arrangement!r:.80}")
         pairs = head_dim // 2

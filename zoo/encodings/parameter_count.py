@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zoo.encodings import split_name
+from zoo.encodings import split_name, split_options
 from zoo.errors import ConfigError
 
 __all__ = ["count_attention", "count_token"]
@@ -30,7 +30,7 @@ def count_token(encoding: str, options: Mapping[str, Any], *, dim: int, axes: in
     name, _ = split_name(encoding)
     if name != "learned":
         return 0
-    return dim * math.prod(_sizes("grid", _own(encoding, name, options).get("grid", 14), axes))
+    return dim * math.prod(_sizes("grid", split_options(encoding, options)[0].get("grid", 14), axes))
 
 
 def count_attention(
@@ -50,7 +50,7 @@ def count_attention(
         ConfigError: See `count_token`.
     """
     _, name = split_name(encoding)
-    own = _own(encoding, name, options)
+    own = split_options(encoding, options)[1]
     heads = num_heads
     if name in ("comrope-ld", "liere"):
         block = _size("block_size", own.get("block_size", 8))
@@ -77,11 +77,6 @@ def count_attention(
         "string": lambda: heads * (head_dim * (head_dim - 1) // 2),
     }
     return simple[name]() if name in simple else 0
-
-
-def _own(encoding: str, name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options of one part: those of combined encodings stand under its name."""
-    return options.get(name, {}) if "+" in encoding else options
 
 
 def _size(name: str, value: Any) -> int:

@@ -64,7 +64,7 @@ class PoPE(AttentionEncoding):
         if self.per_axis == 0:
             raise ConfigError(f"pope with {coord_dim} axes needs {coord_dim} or more channels to rotate, got {wanted}")
         if phase_init not in ("zero", "uniform"):
-            raise ConfigError(f"encoding option 'phase_init' must be 'zero' or 'uniform', got {phase_init!r}")
+            raise ConfigError(f"encoding option 'phase_init' must be 'zero' or 'uniform', got {phase_init!r:.80}")
         self.base = number_option("base", base, low=1.0001, high=1e9)
         self.rotary, self.phase_init = self.per_axis * coord_dim, phase_init
         self.delta = nn.Parameter(torch.empty(num_heads, self.rotary))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame, algebra_dtype, number_option
-from zoo.encodings.extendable import sample_extents
+from zoo.encodings.extension import sample_extents
 from zoo.encodings.rotary import Layout, Rotation, ladder, layout_option, make_rotation, pairs_per_axis, rotate
 from zoo.errors import ConfigError
 
@@ -78,7 +78,7 @@ class NormalisedRoPE(AttentionEncoding):
         super().__init__()
         self.pairs_per_axis = pairs_per_axis("rope-normalised", head_dim, coord_dim)
         self.base = number_option("base", base, low=1.0001, high=1e9)
-        if normalise not in _SIDES:
+        if not isinstance(normalise, str) or normalise not in _SIDES:
             raise ConfigError(f"encoding option 'normalise' must be 'separate', 'max' or 'min', got {normalise!r:.80}")
         self.normalise = normalise
         self.layout = layout_option(layout)
@@ -100,8 +100,6 @@ class NormalisedRoPE(AttentionEncoding):
 
     def normalised(self, coords: Coordinates, dtype: torch.dtype) -> Tensor:
         """Coordinates c of every token, shaped like `coords.values`; without the augmentation."""
-        if not coords.values.shape[-2]:
-            return coords.values.to(dtype)
         middle = coords.centred(dtype)  # From -(n - 1) / 2 to (n - 1) / 2, zero for tokens without a position.
         sizes = sample_extents(coords, dtype)
         if coords.packed:

@@ -119,7 +119,7 @@ def base_option(base: float | Sequence[float], axes: int) -> tuple[float, ...]:
     """
     if isinstance(base, (list, tuple)):
         if len(base) != axes:
-            raise ConfigError(f"encoding option 'base' must be one number or {axes}, one per axis, got {base!r}")
+            raise ConfigError(f"encoding option 'base' must be one number or {axes}, one per axis, got {base!r:.80}")
         return tuple(number_option("base", one, low=1.0001, high=1e9) for one in base)
     return (number_option("base", cast(float, base), low=1.0001, high=1e9),) * axes
 
@@ -131,7 +131,7 @@ def layout_option(layout: str) -> Layout:
         ConfigError: If it is neither `"half"` nor `"interleaved"`.
     """
     if layout not in get_args(Layout):
-        raise ConfigError(f"encoding option 'layout' must be 'half' or 'interleaved', got {layout!r}")
+        raise ConfigError(f"encoding option 'layout' must be 'half' or 'interleaved', got {layout!r:.80}")
     return cast(Layout, layout)
 
 

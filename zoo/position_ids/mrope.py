@@ -5,7 +5,6 @@ Use them with the encoding `mrope`, whose options say which frequencies an axis 
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from zoo.errors import ConfigError, DataError
 from zoo.position_ids.scheme import Scheme
-from zoo.position_ids.segments import Video, Vision
+from zoo.position_ids.segments import Video, Vision, positive
 
 __all__ = [
     "Clock",
@@ -48,7 +47,7 @@ class FrameIndex(Clock):
     """
 
     def __init__(self, stride: float = 1.0) -> None:
-        self.stride = _positive("stride", stride)
+        self.stride = positive("stride", stride, ConfigError)
 
     def offsets(self, segment: Vision) -> list[float]:
         """See `Clock.offsets`."""
@@ -69,7 +68,7 @@ class Seconds(Clock):
     """
 
     def __init__(self, per_second: float = 2.0) -> None:
-        self.per_second = _positive("per_second", per_second)
+        self.per_second = positive("per_second", per_second, ConfigError)
 
     def offsets(self, segment: Vision) -> list[float]:
         """See `Clock.offsets`.
@@ -107,13 +106,18 @@ class MRoPE(Scheme):
     axes: ClassVar[int] = 3
 
     def __init__(self, time: Clock | None = None) -> None:
-        self.time = FrameIndex() if time is None else time
+        self.time = _clock(FrameIndex() if time is None else time)
 
     def vision(self, segment: Vision, cells: Tensor, start: float) -> tuple[Tensor, float]:
         """See `Scheme.vision`."""
         offsets = self.time.offsets(segment)
         _, rows, columns = segment.shape
-        return _triple(offsets, cells) + start, start + max(offsets[-1], rows - 1, columns - 1) + 1
+        first = torch.tensor(self._first(start), dtype=cells.dtype)
+        return _triple(offsets, cells) + first, start + max(offsets[-1], rows - 1, columns - 1) + 1
+
+    def _first(self, start: float) -> tuple[float, float, float]:
+        """Ids of the first token of a picture where text would be at `start`."""
+        return start, start, start
 
 
 class ResetMRoPE(MRoPE):
@@ -130,10 +134,8 @@ class ResetMRoPE(MRoPE):
         [[4, 0, 0], [4, 0, 1], [6, 0, 0], [6, 0, 1], [8, 8, 8]]
     """
 
-    def vision(self, segment: Vision, cells: Tensor, start: float) -> tuple[Tensor, float]:
-        """See `Scheme.vision`."""
-        ids, following = super().vision(segment, cells, start)
-        return ids - torch.tensor([0.0, start, start], dtype=ids.dtype), following
+    def _first(self, start: float) -> tuple[float, float, float]:
+        return start, 0.0, 0.0
 
 
 class FramewiseMRoPE(MRoPE):
@@ -227,7 +229,7 @@ class VideoRoPE(Scheme):
     axes: ClassVar[int] = 3
 
     def __init__(self, time: Clock | None = None) -> None:
-        self.time = FrameIndex(2.0) if time is None else time
+        self.time = _clock(FrameIndex(2.0) if time is None else time)
 
     def vision(self, segment: Vision, cells: Tensor, start: float) -> tuple[Tensor, float]:
         """See `Scheme.vision`."""
@@ -244,7 +246,7 @@ def _triple(offsets: list[float], cells: Tensor) -> Tensor:
     return torch.stack([torch.tensor(offsets, dtype=cells.dtype)[frame.long()], row, column], dim=-1)
 
 
-def _positive(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ConfigError(f"{name} must be a positive number, got {value!r:.80}")
-    return float(value)
+def _clock(time: Clock) -> Clock:
+    if not isinstance(time, Clock):
+        raise ConfigError(f"time must be a clock such as FrameIndex() or Seconds(2), got {time!r:.80}")
+    return time

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -90,9 +90,16 @@ class Scheme(ABC):
         """
         if isinstance(origin, bool) or not isinstance(origin, int):
             raise DataError(f"origin must be a whole number, got {origin!r:.80}")
-        if isinstance(start, bool) or not isinstance(start, (int, float)) or not math.isfinite(start):
+        if isinstance(start, bool) or not isinstance(start, (int, float)):
             raise DataError(f"start must be a number, got {start!r:.80}")
-        position = float(start - origin)
+        try:
+            position = float(start - origin)
+        except OverflowError:
+            position = math.inf
+        if not math.isfinite(position):
+            raise DataError(f"start must be a number, not out of range once origin is subtracted, got {start!r:.80}")
+        if not isinstance(segments, Iterable):
+            raise DataError(f"a sequence is a list of segments, got a {type(segments).__name__}")
         gap, values, known = 1.0, [torch.zeros(0, self.axes, dtype=torch.float64)], [torch.ones(0, dtype=torch.bool)]
         for segment in segments:
             if isinstance(segment, Text):
@@ -136,7 +143,7 @@ class Scheme(ABC):
             Coordinates with values (1, N, p).
 
         Raises:
-            DataError: If neighbouring ids are not told apart in float32 (use `origin`, or float64).
+            DataError: If neighbouring ids are not told apart in the dtype (use `origin`, or float64).
         """
         return self.batch([segments], start=start, origin=origin, device=device, dtype=dtype)
 
@@ -164,7 +171,7 @@ class Scheme(ABC):
             Coordinates with values (B, N, p); `positioned` (B, N) unless every token has a position.
 
         Raises:
-            DataError: If there is no sequence, the side is unknown, or ids do not fit float32.
+            DataError: If there is no sequence, the side is unknown, or ids do not fit the dtype.
         """
         if padding_side not in ("right", "left"):
             raise DataError(f"padding_side must be 'right' or 'left', got {padding_side!r:.80}")
@@ -202,27 +209,31 @@ class Scheme(ABC):
     ) -> list[Placement]:
         if not sequences:
             raise DataError("there must be at least one sequence")
+        if not isinstance(sequences, Iterable):
+            raise DataError(f"expected a list of sequences, got a {type(sequences).__name__}")
         placed = [self.place(segments, start=start, origin=origin) for segments in sequences]
-        if dtype != torch.float64:
-            for one in placed:
-                _check_float32(one)
+        for one in placed:
+            _check_precision(one, double=dtype == torch.float64)
         return placed
 
 
 def _smallest_gap(ids: Tensor) -> float:
     """Smallest distance between different ids of a segment (n, p) along any axis, at most 1."""
     steps = torch.cat([torch.unique(axis).diff() for axis in ids.unbind(-1)])
-    return min([1.0, *steps.tolist()])
+    # Sums that differ in their rounding alone, as 0.1 + 1 and 1.1 may, are the same id.
+    return min([1.0, *steps[steps > 2.0**-48 * ids.abs().max()].tolist()])
 
 
-def _check_float32(placed: Placement) -> None:
-    moved = (placed.values.float().double() - placed.values).abs()
-    if moved.numel() and float(moved.max()) > _ROUNDING * placed.gap:
-        largest = float(placed.values.abs().max())
-        raise DataError(
-            f"ids up to {largest:g} with steps of {placed.gap:g} are not told apart in float32: subtract a large start "
-            "with origin, or ask for dtype=torch.float64"
-        )
+def _check_precision(placed: Placement, double: bool) -> None:
+    """Raises where neighbours are not told apart, or ids are not finite."""
+    if not placed.values.numel():
+        return
+    largest = float(placed.values.abs().max())
+    moved = 2.0**-52 * largest if double else float((placed.values.float().double() - placed.values).abs().max())
+    if not moved <= _ROUNDING * placed.gap:  # As NaN is not.
+        found = f"ids up to {largest:g} with steps of {placed.gap:g} are not told apart in"
+        hint = "" if double else ", or ask for dtype=torch.float64"
+        raise DataError(f"{found} {'float64' if double else 'float32'}: subtract a large start with origin{hint}")
 
 
 def _coordinates(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from zoo.errors import DataError
+from zoo.errors import DataError, ZooError
 
 __all__ = ["Crop", "Image", "Margin", "Padding", "Segment", "Text", "Video", "Vision", "timestamped"]
 
@@ -22,6 +22,13 @@ __all__ = ["Crop", "Image", "Margin", "Padding", "Segment", "Text", "Video", "Vi
 def _whole(what: str, value: int, least: int = 0) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise DataError(f"{what} must be a whole number, {least} or more, got {value!r:.80}")
+
+
+def positive(name: str, value: float, error: type[ZooError] = DataError) -> float:
+    """Checks a positive number, which may be as large as 1e9 so that ids stay finite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e9:
+        raise error(f"{name} must be a positive number up to 1e9, got {value!r:.80}")
+    return float(value)
 
 
 @dataclass(frozen=True)
@@ -144,8 +151,10 @@ class Vision(ABC):
         _, rows, columns = self.shape
         for name, size in zip(("frames", "rows", "columns"), self.shape, strict=True):
             _whole(f"{name} of a picture", size, least=1)
-        if not isinstance(self.margin, Margin) or not all(isinstance(crop, Crop) for crop in self.crops):
-            raise DataError("crops of a picture are given as position_ids.Crop, its margin as position_ids.Margin")
+        listed = isinstance(self.crops, (list, tuple)) and all(isinstance(crop, Crop) for crop in self.crops)
+        if not listed or not isinstance(self.margin, Margin):
+            raise DataError("crops of a picture are a list of position_ids.Crop, its margin is a position_ids.Margin")
+        object.__setattr__(self, "crops", tuple(self.crops))  # What was checked stays as it is, and can be hashed.
         if self.crops and self.margin != Margin():
             raise DataError("a picture has crops or a margin: describe padded crops as images of their own")
         for crop in self.crops:
@@ -212,13 +221,15 @@ class Video(Vision):
         if self.seconds_per_frame is not None:
             if self.times is not None:
                 raise DataError("a video has seconds_per_frame or times, not both")
-            step = self.seconds_per_frame
-            if isinstance(step, bool) or not isinstance(step, (int, float)) or not 0 < step < math.inf:
-                raise DataError(f"seconds_per_frame must be a positive number, got {step!r:.80}")
+            positive("seconds_per_frame", self.seconds_per_frame)
         if self.times is not None:
-            times = [float(time) for time in self.times]
+            try:
+                times = tuple(float(time) for time in self.times)
+            except (TypeError, ValueError, OverflowError):
+                raise DataError(f"times must be numbers of seconds, one per frame, got {self.times!r:.80}") from None
             if len(times) != self.frames or not all(math.isfinite(time) for time in times):
                 raise DataError(f"times must be {self.frames} numbers of seconds, one per frame, got {len(times)}")
+            object.__setattr__(self, "times", times)
             if any(later <= earlier for earlier, later in zip(times, times[1:], strict=False)):
                 raise DataError("times of a video must rise from frame to frame")
 
@@ -234,7 +245,7 @@ class Video(Vision):
             DataError: If neither `seconds_per_frame` nor `times` was given.
         """
         if self.times is not None:
-            return [float(time) - float(self.times[0]) for time in self.times]
+            return [time - self.times[0] for time in self.times]
         if self.seconds_per_frame is None and self.frames > 1:
             raise DataError("this scheme counts time in seconds: give the video seconds_per_frame or times")
         return [frame * float(self.seconds_per_frame or 0.0) for frame in range(self.frames)]
@@ -256,14 +267,16 @@ def timestamped(video: Video, before: int | Sequence[int], after: int = 0) -> li
         Segments for any scheme, such as `FramewiseMRoPE`.
 
     Raises:
-        DataError: If `before` has another length than the video, or a count is no whole number.
+        DataError: If it is no video, `before` has another length than it, or a count is no whole number.
 
     Example:
         >>> frame = Image(3, 4)
         >>> timestamped(Video(2, 3, 4), before=[5, 6], after=1) == [Text(5), frame, Text(1), Text(6), frame, Text(1)]
         True
     """
-    counts = [before] * video.frames if isinstance(before, int) else list(before)
+    if not isinstance(video, Video):
+        raise DataError(f"expected a Video, got a {type(video).__name__}")
+    counts = list(before) if isinstance(before, Sequence) else [before] * video.frames
     if len(counts) != video.frames:
         raise DataError(f"before must be one number of tokens or {video.frames}, one per frame, got {len(counts)}")
     frame = Image(video.rows, video.columns, crops=video.crops, margin=video.margin)

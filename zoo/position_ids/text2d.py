@@ -39,7 +39,7 @@ def fixed_rows(
         Coordinates with values (1, length, 2).
 
     Raises:
-        DataError: If a size is no whole number in its range.
+        DataError: If a size is no whole number in its range, or too large for the dtype.
 
     Example:
         >>> fixed_rows(5, width=2).values[0].int().tolist()
@@ -48,6 +48,9 @@ def fixed_rows(
     for name, value, least in (("length", length, 1), ("width", width, 1), ("start", start, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise DataError(f"{name} must be a whole number, {least} or more, got {value!r:.80}")
+    limit = 2**53 if dtype == torch.float64 else 2**24
+    if max(width, (start + length) // width) > limit or start + length > 2**53:
+        raise DataError(f"rows or columns up to {limit:g} and beyond are not told apart in the dtype of coordinates")
     index = torch.arange(start, start + length, device=device)
     rows, columns = index // width, index % width
     first, last = start // width, (start + length - 1) // width
@@ -91,19 +94,20 @@ def newline_rows(
         [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [2, 0]]
     """
     dims = 2 if cu_seqlens is None else 1
-    if newlines.dtype != torch.bool or newlines.dim() != dims:
+    if not isinstance(newlines, Tensor) or newlines.dtype != torch.bool or newlines.dim() != dims:
         shape = "(B, N)" if cu_seqlens is None else "(N_total,)"
-        raise DataError(f"newlines must be bool {shape}, got {newlines.dtype} {tuple(newlines.shape)}")
+        got = f"{newlines.dtype} {tuple(newlines.shape)}" if isinstance(newlines, Tensor) else f"{newlines!r:.80}"
+        raise DataError(f"newlines must be a bool tensor {shape}, got {got}")
     if mask is not None and (cu_seqlens is not None or mask.dtype != torch.bool or mask.shape != newlines.shape):
         raise DataError(f"mask must be bool {tuple(newlines.shape)} with True for real tokens (none when packed)")
     known = torch.ones_like(newlines) if mask is None else mask
     ends = newlines & known
     first = torch.zeros_like(newlines)
-    if cu_seqlens is None:
-        first[..., :1] = True
-    else:
-        starts = cu_seqlens[:-1].long()
-        first[starts[starts < len(first)]] = True
+    first[..., :1] = True
+    if cu_seqlens is not None:
+        blank = Coordinates(newlines.new_zeros(len(newlines), 2, dtype=torch.float32), cu_seqlens=cu_seqlens)
+        sample = blank.segments().to(newlines.device)  # Which checks the offsets, too.
+        first[1:] = sample[1:] != sample[:-1]
     before = known.long().cumsum(-1) - known.long()  # Real tokens in front of each token.
     closed = ends.long().cumsum(-1) - ends.long()  # Rows closed in front of each token.
     row = closed - torch.where(first, closed, 0).cummax(-1).values

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zoo.errors import ConfigError
 from zoo.position_ids.scheme import Scheme
-from zoo.position_ids.segments import Vision
+from zoo.position_ids.segments import Vision, positive
 
 __all__ = ["V2PE", "RandomV2PE", "SpanV2PE"]
 
@@ -27,19 +27,19 @@ class _SmallSteps(Scheme):
     axes: ClassVar[int] = 1
 
     @abstractmethod
-    def delta(self, tokens: int) -> float:
-        """Step of the tokens of one picture, which has so many."""
+    def room(self, tokens: int) -> float:
+        """Steps of text that a whole picture of so many tokens is worth, tokens x delta."""
 
     def vision(self, segment: Vision, cells: Tensor, start: float) -> tuple[Tensor, float]:
         """See `Scheme.vision`."""
-        tokens = math.prod(segment.shape)
-        delta = self.delta(tokens)
-        _, rows, columns = segment.shape
+        frames, rows, columns = segment.shape
+        tokens = frames * rows * columns
+        room = self.room(tokens)
         frame, row, column = cells.unbind(-1)
         index = (frame * rows + row) * columns + column
         before = start - 1  # The id of the token in front.
-        ids = before + delta * (index + 1)
-        return ids.unsqueeze(-1), math.ceil(before + delta * tokens) + 1.0
+        ids = before + room * (index + 1) / tokens  # The last is rounded up: its product must not exceed the room.
+        return ids.unsqueeze(-1), math.ceil(before + room) + 1.0
 
 
 class V2PE(_SmallSteps):
@@ -65,9 +65,9 @@ class V2PE(_SmallSteps):
     def __init__(self, stride: int) -> None:
         self.stride = _stride(stride)
 
-    def delta(self, tokens: int) -> float:
-        """The stride / 256, whatever the number of tokens."""
-        return self.stride / _TILE
+    def room(self, tokens: int) -> float:
+        """Tokens x stride / 256."""
+        return tokens * self.stride / _TILE
 
 
 class RandomV2PE(_SmallSteps):
@@ -78,7 +78,7 @@ class RandomV2PE(_SmallSteps):
         strides: What to draw from, all equally often; all powers of two from 1 to 256 in the paper.
 
     Raises:
-        ConfigError: If there is no stride or one is no power of two from 1 to 256.
+        ConfigError: If there is no stride or one is no power of two from 1 to 256, or the generator is none.
 
     Example:
         >>> scheme = RandomV2PE(torch.Generator().manual_seed(0), strides=[64, 128])
@@ -87,13 +87,15 @@ class RandomV2PE(_SmallSteps):
     """
 
     def __init__(self, generator: torch.Generator | None = None, strides: Sequence[int] = _STRIDES) -> None:
-        if not strides:
-            raise ConfigError("there must be at least one stride to draw from")
+        if not isinstance(strides, (list, tuple)) or not strides:
+            raise ConfigError(f"strides must be a list of at least one stride to draw from, got {strides!r:.80}")
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise ConfigError(f"generator must be a torch.Generator or None, got {generator!r:.80}")
         self.generator, self.strides = generator, [_stride(stride) for stride in strides]
 
-    def delta(self, tokens: int) -> float:
-        """A drawn stride / 256."""
-        return self.strides[int(torch.randint(len(self.strides), (), generator=self.generator))] / _TILE
+    def room(self, tokens: int) -> float:
+        """Tokens x a drawn stride / 256."""
+        return tokens * self.strides[int(torch.randint(len(self.strides), (), generator=self.generator))] / _TILE
 
 
 class SpanV2PE(_SmallSteps):
@@ -103,7 +105,7 @@ class SpanV2PE(_SmallSteps):
         span: Steps of text that a whole picture is worth.
 
     Raises:
-        ConfigError: If it is no positive number.
+        ConfigError: If it is no number above 0, up to 1e9.
 
     Example:
         >>> SpanV2PE(1)([Text(1), Image(2, 2), Text(1)]).values[0, :, 0].tolist()
@@ -111,16 +113,14 @@ class SpanV2PE(_SmallSteps):
     """
 
     def __init__(self, span: float) -> None:
-        if isinstance(span, bool) or not isinstance(span, (int, float)) or not 0 < span < math.inf:
-            raise ConfigError(f"span must be a positive number, got {span!r:.80}")
-        self.span = float(span)
+        self.span = positive("span", span, ConfigError)
 
-    def delta(self, tokens: int) -> float:
-        """The span / tokens."""
-        return self.span / tokens
+    def room(self, tokens: int) -> float:
+        """The span."""
+        return self.span
 
 
 def _stride(stride: int) -> int:
-    if isinstance(stride, bool) or stride not in _STRIDES:
+    if isinstance(stride, bool) or not isinstance(stride, int) or stride not in _STRIDES:
         raise ConfigError(f"stride must be a power of two from 1 to 256, got {stride!r:.80}")
-    return int(stride)
+    return stride
