@@ -11,6 +11,7 @@ import pytest
 
 import zoo
 from zoo import card_facts, cards, registry
+from zoo.cli.sweep import markdown
 from zoo.training.sweep import load_sweep, summarise
 
 RECORDED = [name for name in zoo.list_models() if (cards.card_folder(name) / "record.yaml").exists()]
@@ -55,6 +56,9 @@ def test_records_are_of_registered_names_and_published_ones_have_one():
 def test_records_have_the_numbers_of_the_comparison():
     table = json.loads((ROOT / "docs" / "comparison.json").read_text(encoding="utf-8"))
     assert table["rows"] == summarise(ROOT / "docs" / "comparison", load_sweep("comparison"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for line in markdown(table["rows"]).splitlines()[2:]:
+        assert line.split(" | ", 3)[3] in readme, line  # The cells behind name, extension and seeds.
     models = {row["model"] for row in table["rows"] if not row["model_options"]}
     assert len(models) >= 4
     for name in models:

@@ -141,6 +141,44 @@ def test_compiled_training(precision: str, data: Path, tmp_path: Path, recwarn: 
     assert losses[0] == pytest.approx(losses[1], rel=1e-3 if precision == "float32" else 2e-2)
 
 
+@pytest.mark.parametrize(
+    ("broken", "compiled", "said"),
+    [
+        ((), True, []),
+        ((True,), True, ["training without CUDA graphs: gradients differ"]),
+        ((True, False), False, ["training without CUDA graphs", "training without torch.compile"]),
+    ],
+)
+def test_training_takes_the_first_way_that_agrees_with_eager(
+    broken: tuple[bool, ...],
+    compiled: bool,
+    said: list[str],
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    from zoo.training import loop
+
+    def check(model: Any, eager: Any, net: Any, loss_of: Any, seed: int, runs: int) -> str | None:
+        assert runs == (loop.REPLAYED if tried[-1] else 1)
+        return "gradients differ by 0.5 of their norm" if tried[-1] in broken else None
+
+    def compile_model(model: Any, *, graphs: bool) -> Any:
+        tried.append(graphs)
+        return model
+
+    tried: list[bool] = []
+    monkeypatch.setattr(loop, "compile_model", compile_model)
+    monkeypatch.setattr(loop, "compiled_step_problem", check)
+    monkeypatch.setattr(Trainer, "_graph_choices", lambda self: (True, False))
+    train(recipe_from_dict(tiny_settings(data, tmp_path / "run", compile=True, epochs=1)))
+    assert tried == [True, False][: len(broken) + 1]
+    assert json.loads((tmp_path / "run" / RECORD).read_text())["compiled"] is compiled
+    messages = [str(w.message) for w in recwarn if "training without" in str(w.message)]
+    assert len(messages) == len(said) and all(m.startswith(s) for m, s in zip(messages, said, strict=True))
+
+
 @pytest.mark.gpu
 def test_batches_made_ahead_on_the_gpu_equal_those_made_in_line(data: Path, tmp_path: Path) -> None:
     from accelerate import Accelerator

@@ -305,23 +305,29 @@ class Trainer:
             save_checkpoint(self.output, self.state())
 
     def _compile(self) -> nn.Module:
-        graphs = self.device.type == "cuda" and self.accelerator.num_processes == 1
-        compiled = compile_model(self.net, graphs=graphs)
+        """The network as CUDA graphs, else compiled, else eager: the first whose step agrees with the eager one."""
         inputs, targets = self.task.batch(*divmod(self.step, self.task.steps_per_epoch))
-        problem = compiled_step_problem(
-            self.model,
-            self.net,
-            compiled,
-            lambda net: self.task.loss(net(inputs), targets),
-            self._step_seed(0, 0),
-            REPLAYED if graphs else 1,
-        )
-        failures = self.accelerator.reduce(torch.tensor([float(problem is not None)], device=self.device), "sum")
-        if not failures.item():
-            self.compiled = True
-            return compiled
-        warnings.warn(f"training without torch.compile: {problem or 'it failed in another process'}", stacklevel=2)
+        for graphs in self._graph_choices():
+            compiled = compile_model(self.net, graphs=graphs)
+            problem = compiled_step_problem(
+                self.model,
+                self.net,
+                compiled,
+                lambda net: self.task.loss(net(inputs), targets),
+                self._step_seed(0, 0),
+                REPLAYED if graphs else 1,
+            )
+            failures = self.accelerator.reduce(torch.tensor([float(problem is not None)], device=self.device), "sum")
+            if not failures.item():
+                self.compiled = True
+                return compiled
+            what = "CUDA graphs" if graphs else "torch.compile"
+            warnings.warn(f"training without {what}: {problem or 'it failed in another process'}", stacklevel=2)
+            torch.compiler.reset()
         return self.net
+
+    def _graph_choices(self) -> tuple[bool, ...]:
+        return (True, False) if self.device.type == "cuda" and self.accelerator.num_processes == 1 else (False,)
 
     def _export(self, command: str | None) -> None:
         import zoo
