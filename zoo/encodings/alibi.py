@@ -40,8 +40,7 @@ class _LinearScore:
     order: int
 
     def bias(self, rows: slice) -> Tensor:
-        distances = self.frame.distances(rows, self.order).unsqueeze(1)
-        return self.frame.settle(-self.frame.slopes * distances, rows)
+        return -self.frame.slopes * self.frame.settled_distances(rows, self.order)
 
     def modification(self) -> Modification:
         """See `zoo.kernels.flex`."""

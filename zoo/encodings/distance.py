@@ -34,6 +34,10 @@ class PairFrame(Frame):
     values: Tensor
     positioned: Tensor | None
 
+    def offsets(self, rows: slice) -> list[Tensor]:
+        """r_i - r_j along each axis, query minus key: p tensors (B or 1, rows, N)."""
+        return [column[:, rows].unsqueeze(2) - column.unsqueeze(1) for column in self.values.unbind(dim=-1)]
+
     def differences(self, rows: slice) -> Tensor:
         """D = r_i - r_j, query minus key: (B or 1, rows, N, p)."""
         return self.values[:, rows].unsqueeze(2) - self.values.unsqueeze(1)
@@ -45,7 +49,11 @@ class PairFrame(Frame):
             rows: Queries.
             order: Of the norm: 2 Euclidean, 1 Manhattan.
         """
-        return torch.linalg.vector_norm(self.differences(rows), ord=order, dim=-1)
+        return _norm(self.offsets(rows), order)
+
+    def settled_distances(self, rows: slice, order: int = 2) -> Tensor:
+        """As `distances`, (B or 1, 1, rows, N), and 0 where query or key has no position."""
+        return self.settle(self.distances(rows, order).unsqueeze(1), rows)
 
     def settle(self, bias: Tensor, rows: slice) -> Tensor:
         """Sets the bias (B or 1, H or 1, rows, N) to 0 in rows and columns of tokens without a position."""
@@ -82,15 +90,22 @@ class PairIndex:
 
     def distance(self, b: Tensor, i: Tensor, j: Tensor, order: int = 2) -> Tensor:
         """Distance |r_i - r_j|; `order` as in `PairFrame.distances`."""
-        parts = [d.abs() if order == 1 else d * d for d in self.differences(b, i, j)]
-        total = sum(parts[1:], parts[0])
-        return total if order == 1 else total.sqrt()
+        return _norm(self.differences(b, i, j), order)
 
     def settle(self, bias: Tensor, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Sets the bias to 0 where query or key has no position."""
         if self.positioned is None:
             return bias
         return torch.where(_at(self.positioned, b, i) & _at(self.positioned, b, j), bias, 0.0)
+
+
+def _norm(parts: list[Tensor], order: int) -> Tensor:
+    """Norm of the vectors whose components are given one by one, which costs less than a reduction over few numbers."""
+    if len(parts) == 1:
+        return parts[0].abs()
+    powers = [part.abs() if order == 1 else part * part for part in parts]
+    total = sum(powers[1:], powers[0])
+    return total if order == 1 else total.sqrt()
 
 
 def _at(column: Tensor, b: Tensor, i: Tensor) -> Tensor:

@@ -21,8 +21,7 @@ class _LogScore:
     r2: Tensor
 
     def bias(self, rows: slice) -> Tensor:
-        distances = self.frame.distances(rows).unsqueeze(1)
-        return self.frame.settle(-self.r1 * torch.log1p(self.r2 * distances), rows)
+        return -self.r1 * torch.log1p(self.r2 * self.frame.settled_distances(rows))
 
     def modification(self) -> Modification:
         """See `zoo.kernels.flex`."""

@@ -16,12 +16,15 @@ from zoo.errors import ConfigError
 
 __all__ = ["LookHere"]
 
+# Two directions: the intersection of their half-planes.
+_Field = tuple[tuple[int, int], tuple[int, int]]
+
 # Directions (column, row): a key lies on that side of the query, border included, if its offset times this is >= 0.
 _UP, _DOWN, _LEFT, _RIGHT = (0, -1), (0, 1), (-1, 0), (1, 0)
 _UP_LEFT, _UP_RIGHT, _DOWN_LEFT, _DOWN_RIGHT = (-1, -1), (1, -1), (-1, 1), (1, 1)
 
 # Fields of view of the eight directed heads, each the intersection of two half-planes, in the order of the authors.
-_FIELDS = {
+_FIELDS: dict[int, list[_Field]] = {
     # Half-planes along the axes, then along the diagonals.
     180: [(d, d) for d in (_UP, _DOWN, _LEFT, _RIGHT, _UP_RIGHT, _UP_LEFT, _DOWN_RIGHT, _DOWN_LEFT)],
     # Quadrants, then wedges between the diagonals.
@@ -36,7 +39,7 @@ _FIELDS = {
         (_RIGHT, _UP_LEFT), (_RIGHT, _DOWN_LEFT), (_DOWN, _UP_LEFT), (_DOWN, _UP_RIGHT),
     ],
 }  # fmt: skip
-_EVERYWHERE = ((0, 0), (0, 0))
+_EVERYWHERE: _Field = ((0, 0), (0, 0))
 _SLOPES = [1 / 2] * 8 + [1 / 4, 1 / 16, 1 / 64, 1 / 256]
 
 # Half the width of a border, in units of the coordinates. Without it, rounding of the coordinates of a grid that was
@@ -54,21 +57,21 @@ class _LookHereFrame(PairFrame):
 @dataclass(frozen=True)
 class _DirectedScore:
     frame: _LookHereFrame
-    sides: Tensor  # (H, 2, 2)
+    fields: tuple[_Field, ...]  # One per head
+    sides: Tensor  # (H, 2, 2), the same as numbers
     slopes: Tensor  # (H,), those of layer and model included
     round_bias: bool
 
     def bias(self, rows: slice) -> Tensor:
-        difference = self.frame.differences(rows).unsqueeze(1)
+        column, row = self.frame.offsets(rows)
+        border = _BORDER[column.dtype]
+        # Heads share few half-planes. Sides are those of the key seen from the query, the difference is the other way.
+        planes = {side: side[0] * column + side[1] * row <= border for field in self.fields for side in field}
+        outside = torch.stack([~(planes[first] & planes[second]) for first, second in self.fields], dim=1)
         bias = -self.slopes.view(-1, 1, 1) * self.frame.measured.distances(rows).unsqueeze(1)
         if self.round_bias:
             bias = rounded(bias, torch.bfloat16).to(bias.dtype)
-        border = _BORDER[difference.dtype]
-        first, second = (  # The sides are those of the key seen from the query, the difference is the other way round.
-            side[:, 0, None, None] * difference[..., 0] + side[:, 1, None, None] * difference[..., 1] <= border
-            for side in self.sides.unbind(dim=1)
-        )
-        return self.frame.settle(bias.masked_fill(~(first & second), float("-inf")), rows)
+        return self.frame.settle(bias.masked_fill(outside, float("-inf")), rows)
 
     def modification(self) -> Modification:
         """See `zoo.kernels.flex`."""
@@ -160,6 +163,8 @@ class LookHere(AttentionEncoding):
     def score(self, x: Tensor, frame: Frame, scale: float) -> _DirectedScore:
         """See `AttentionEncoding.score`."""
         assert isinstance(frame, _LookHereFrame)
+        fields = [*_FIELDS[self.view], *[_EVERYWHERE] * 4]
+        own = tuple(fields[(self.first_entry + head) % 12] for head in range(self.num_heads))
         entries = (torch.arange(self.num_heads, device=frame.values.device) + self.first_entry) % 12
         slopes = self.global_slope * self.layer_slope * frame.slopes[entries]
-        return _DirectedScore(frame, frame.sides[entries], slopes, self.round_bias)
+        return _DirectedScore(frame, own, frame.sides[entries], slopes, self.round_bias)
