@@ -236,7 +236,10 @@ def _reordered_lookhere(frame, order):
     entries = torch.arange(len(order)), order  # The first layer's head h takes entry h of the twelve.
     sides, slopes = frame.sides.clone(), frame.slopes.clone()
     sides[entries[0]], slopes[entries[0]] = frame.sides[order], frame.slopes[order]
-    return dataclasses.replace(frame, sides=sides, slopes=slopes)
+    fields = list(frame.fields)
+    for entry, source in zip(entries[0].tolist(), order.tolist(), strict=True):
+        fields[entry] = frame.fields[source]
+    return dataclasses.replace(frame, fields=tuple(fields), sides=sides, slopes=slopes)
 
 
 # Heads that differ by construction: how to give head h of a frame what head order[h] has.

@@ -50,7 +50,8 @@ _BORDER = {torch.float32: 1e-4, torch.float64: 1e-9}
 @dataclass(frozen=True)
 class _LookHereFrame(PairFrame):
     measured: PairFrame  # Coordinates for distances: an extension divides these, while fields of view stay.
-    sides: Tensor  # (12, 2, 2): entry, half-plane, axis
+    fields: tuple[_Field, ...]  # 12 entries
+    sides: Tensor  # (12, 2, 2), the same as numbers: entry, half-plane, axis
     slopes: Tensor  # (12,)
 
 
@@ -155,16 +156,16 @@ class LookHere(AttentionEncoding):
         """Centred coordinates and the list of twelve heads; layers take from it what is theirs."""
         pairs = pair_frame(coords, dtype)
         dtype, device = pairs.values.dtype, pairs.values.device
-        sides = torch.tensor([*_FIELDS[self.view], *[_EVERYWHERE] * 4], dtype=dtype, device=device)
+        fields = (*_FIELDS[self.view], *[_EVERYWHERE] * 4)
+        sides = torch.tensor(fields, dtype=dtype, device=device)
         slopes = torch.tensor(_SLOPES, dtype=dtype, device=device)
         measured = pairs if self.extension is None else pair_frame(self.extended(coords, dtype), dtype)
-        return _LookHereFrame("score", pairs.values, pairs.positioned, measured, sides, slopes)
+        return _LookHereFrame("score", pairs.values, pairs.positioned, measured, fields, sides, slopes)
 
     def score(self, x: Tensor, frame: Frame, scale: float) -> _DirectedScore:
         """See `AttentionEncoding.score`."""
         assert isinstance(frame, _LookHereFrame)
-        fields = [*_FIELDS[self.view], *[_EVERYWHERE] * 4]
-        own = tuple(fields[(self.first_entry + head) % 12] for head in range(self.num_heads))
+        own = tuple(frame.fields[(self.first_entry + head) % 12] for head in range(self.num_heads))
         entries = (torch.arange(self.num_heads, device=frame.values.device) + self.first_entry) % 12
         slopes = self.global_slope * self.layer_slope * frame.slopes[entries]
         return _DirectedScore(frame, own, frame.sides[entries], slopes, self.round_bias)
