@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from zoo.errors import ConfigError
-from zoo.training.settings import field_names, parse, unknown_key
+from zoo.training.settings import field_names, parse, read_settings, unknown_key
 
 __all__ = ["TASKS", "Recipe", "built_in_recipes", "load_recipe", "parse_overrides", "recipe_from_dict"]
 
@@ -193,16 +193,5 @@ def load_recipe(config: str | Path, overrides: Mapping[str, Any] | None = None) 
     Raises:
         ConfigError: If there is no such recipe, or it is not a good one.
     """
-    path = Path(config)
-    if not path.is_file():
-        known = built_in_recipes()
-        if str(config) not in known:
-            raise ConfigError(f"no recipe {str(config)!r}: give a YAML file or one of {', '.join(sorted(known))}")
-        path = known[str(config)]
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: not a readable YAML file: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: a recipe is a mapping of keys to values")
+    path, values = read_settings(config, built_in_recipes(), "recipe")
     return recipe_from_dict({**values, **(overrides or {})}, where=str(path))

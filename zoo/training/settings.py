@@ -7,13 +7,44 @@ import difflib
 import types
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
+
+import yaml
 
 from zoo.errors import ConfigError
 
-__all__ = ["field_names", "parse", "unknown_key"]
+__all__ = ["field_names", "parse", "read_settings", "unknown_key"]
 
 T = TypeVar("T")
+
+
+def read_settings(config: str | Path, built_in: Mapping[str, Path], kind: str) -> tuple[Path, dict[str, Any]]:
+    """Reads a YAML mapping from a file, or from a built-in one by name.
+
+    Args:
+        config: Path of a YAML file, or a key of `built_in`.
+        built_in: Name -> file.
+        kind: What it is, for error messages, such as `"recipe"`.
+
+    Returns:
+        Its path and its values.
+
+    Raises:
+        ConfigError: If there is no such file or name, or it holds no mapping.
+    """
+    path = Path(config)
+    if not path.is_file():
+        if str(config) not in built_in:
+            raise ConfigError(f"no {kind} {str(config)!r}: give a YAML file or one of {', '.join(sorted(built_in))}")
+        path = built_in[str(config)]
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: not a readable YAML file: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a {kind} is a mapping of keys to values")
+    return path, values
 
 
 def field_names(*classes: type) -> list[str]:

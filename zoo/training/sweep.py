@@ -17,12 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from zoo.errors import ConfigError, ZooError
 from zoo.files import write_whole
 from zoo.training.recipe import Recipe, load_recipe
-from zoo.training.settings import parse
+from zoo.training.settings import parse, read_settings
 
 __all__ = ["Run", "Sweep", "built_in_sweeps", "load_sweep", "run_sweep", "summarise"]
 
@@ -111,17 +109,8 @@ def load_sweep(config: str | Path) -> Sweep:
     Raises:
         ConfigError: If there is no such sweep, or it is not a good one.
     """
-    path = Path(config)
-    if not path.is_file():
-        known = built_in_sweeps()
-        if str(config) not in known:
-            raise ConfigError(f"no sweep {str(config)!r}: give a YAML file or one of {', '.join(sorted(known))}")
-        path = known[str(config)]
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: not a readable YAML file: {error}") from error
-    if not isinstance(values, dict) or not isinstance(values.get("runs"), list) or not values["runs"]:
+    path, values = read_settings(config, built_in_sweeps(), "sweep")
+    if not isinstance(values.get("runs"), list) or not values["runs"]:
         raise ConfigError(f"{path}: a sweep is a mapping with a list of runs")
     rows = [row if isinstance(row, Mapping) else {} for row in values["runs"]]
     runs = tuple(parse(Run, row, f"{path}: run {i + 1}") for i, row in enumerate(rows))
