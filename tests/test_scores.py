@@ -336,25 +336,25 @@ def test_the_score_inside_a_kernel_is_the_score(name, options, where):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_special_backends_agree_with_the_oracle(dtype, monkeypatch):
-    """What CUDA takes in 16 bit, run here: the plain products for few tokens, the generated kernel for many."""
-    coords, x = COORDS[2].with_prefix(1), features(16, dtype)
-    for case in ("alibi", "lookhere 90", "table"):
-        attention = CoordinateAttention(64, 4, 2, *CASES[case][:1], **CASES[case][1]).to(dtype)
-        wide = torch.randn(2, 16, 64).to(dtype)
-        with torch.no_grad(), kernels.use("eager"):
-            expected = attention(wide, coords)
-        for special in ("dense",) if case == "table" else ("dense", "flex"):
-            monkeypatch.setattr(dispatch, "_special", lambda *_, name=special: name)
-            with torch.no_grad(), kernels.trace() as choices:
-                out = attention(wide, coords)
-            assert choices[0].backend == special
-            assert (out - expected).abs().max() < 0.02 * expected.abs().max(), (case, special)
-    assert x.dtype == dtype
-
-
-def test_dense_weights_have_gradients_and_keep_masks(monkeypatch):
+@pytest.mark.parametrize("elements", [2**26, 100])
+@pytest.mark.parametrize("case", ["alibi", "lookhere 90", "table"])
+def test_plain_products_agree_with_the_oracle(case, elements, dtype, monkeypatch):
+    """What CUDA takes in 16 bit, run here, at once and by blocks of query rows."""
     monkeypatch.setattr(dispatch, "_special", lambda *_: "dense")
+    monkeypatch.setattr(dispatch, "_DENSE_ELEMENTS", elements)
+    coords, x = COORDS[2].with_prefix(1), torch.randn(2, 16, 64).to(dtype)
+    attention = CoordinateAttention(64, 4, 2, *CASES[case][:1], **CASES[case][1]).to(dtype)
+    with torch.no_grad(), kernels.use("eager"):
+        expected = attention(x, coords)
+    with torch.no_grad(), kernels.trace() as choices:
+        out = attention(x, coords)
+    assert choices[0].backend == "dense"
+    assert (out - expected).abs().max() < 0.02 * expected.abs().max()
+
+
+@pytest.mark.parametrize("elements", [2**26, 300])
+def test_plain_products_have_gradients_and_keep_masks(elements, monkeypatch):
+    monkeypatch.setattr(dispatch, "_DENSE_ELEMENTS", elements)
     attention, x = block("kerple").double(), features(15)
     mask = torch.ones(2, 15, dtype=torch.bool)
     mask[1, 9:] = False
@@ -369,10 +369,32 @@ def test_dense_weights_have_gradients_and_keep_masks(monkeypatch):
         torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-8)
 
 
-def test_special_backends_are_for_16_bit_on_cuda():
-    assert kernels.select(scored=True, special="flex").backend == "flex"
+@pytest.mark.parametrize("case", ["alibi", "lookhere 90"])
+def test_flex_runs_when_forced(case):
+    coords, x = COORDS[2].with_prefix(1), torch.randn(2, 16, 64).bfloat16()
+    attention = CoordinateAttention(64, 4, 2, *CASES[case][:1], **CASES[case][1]).bfloat16()
+    with torch.no_grad(), kernels.use("eager"):
+        expected = attention(x, coords)
+    with torch.no_grad(), kernels.use("flex"), kernels.trace() as choices:
+        out = attention(x, coords)
+    assert choices[0].backend == "flex"
+    assert (out - expected).abs().max() < 0.02 * expected.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("case", "masked", "message"), [("table", False, "scores"), ("none", False, "scores"), ("alibi", True, "mask")]
+)
+def test_flex_is_refused_where_it_does_not_apply(case, masked, message):
+    name, options = CASES.get(case, (case, {}))
+    attention, mask = CoordinateAttention(64, 4, 2, name, **options), torch.ones(2, 15, dtype=torch.bool)
+    with kernels.use("flex"), pytest.raises(ConfigError, match=message):
+        attention(torch.randn(2, 15, 64), COORDS[2], mask if masked else None)
+
+
+def test_plain_products_are_for_16_bit_on_cuda():
+    assert kernels.select(scored=True, special="dense").backend == "dense"
     with kernels.use("sdpa"):
-        assert kernels.select(scored=True, special="flex").backend == "sdpa"
+        assert kernels.select(scored=True, special="dense").backend == "sdpa"
     x, coords = features(15, torch.bfloat16), COORDS[2]
     with kernels.trace() as choices:
         block("alibi").bfloat16()(x, coords)

@@ -5,6 +5,8 @@ Legend: B batch, H heads, N tokens (Nq, Nk when they differ), Dqk width of q and
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.encodings.base import Score, algebra_dtype
 from zoo.errors import ConfigError, DataError
-from zoo.kernels.flex import MIN_TOKENS, MIN_WIDTH, flex, modification
+from zoo.kernels.flex import flex, flex_problem
 from zoo.kernels.select import record, select
 
 __all__ = ["attend", "attention_weights"]
@@ -20,7 +22,7 @@ __all__ = ["attend", "attention_weights"]
 # Largest bias made at once for a block of query rows, in elements: on a CPU what its caches help with (16 MiB of
 # float32), on a GPU what keeps it busy (512 MiB).
 _BLOCK_ELEMENTS, _BLOCK_ELEMENTS_CUDA = 2**22, 2**27
-# Largest matrix of all pairs of tokens that is made on CUDA in 16 bit, in elements (256 MiB of float32).
+# The same for the logits of plain products in 16 bit on CUDA (256 MiB of float32).
 _DENSE_ELEMENTS = 2**26
 
 
@@ -63,7 +65,7 @@ def attend(
         raise DataError("causal attention needs as many queries as keys")
     if cu_seqlens is not None:
         return _packed(q, k, v, scale, mask, score, causal, cu_seqlens)
-    choice = select(scored=score is not None, special=None if score is None else _special(q, k, score, mask, causal))
+    choice = select(scored=score is not None, special=None if score is None else _special(q))
     if not torch.compiler.is_compiling():
         record(choice)
     k, v, visible = _hide(k, v, mask)
@@ -71,24 +73,21 @@ def attend(
         if choice.backend == "eager":
             weights = _weights(q, k, scale, visible, score, causal, slice(0, q.shape[2]))
             return (weights @ v.to(weights.dtype)).to(v.dtype)
+        if choice.backend == "flex":
+            if problem := flex_problem(q, score, masked=mask is not None or causal):
+                raise ConfigError(f"attention kernel 'flex' ({choice.reason}) cannot run this call: {problem}")
+            assert score is not None
+            return flex(q, k, v, scale=scale, score=score)
         if score is None:
             return _sdpa(q, k, v, scale, visible, causal)
-        if choice.backend == "flex":
-            return flex(q, k, v, scale=scale, score=score)
-        if choice.backend == "dense":  # Probabilities are rounded as fused kernels round them.
-            weights = _weights(q, k, scale, visible, score, causal, slice(0, q.shape[2]))
-            return weights.to(v.dtype) @ v
+        if choice.backend == "dense":
+            return _dense(q, k, v, scale, visible, score, causal)
         return _scored(q, k, v, scale, visible, score, causal)
 
 
-def _special(q: Tensor, k: Tensor, score: Score, mask: Tensor | None, causal: bool) -> str | None:
+def _special(q: Tensor) -> str | None:
     """The backend that suits a scored call: float32 is left to kernels that do not round it to TF32."""
-    if not q.is_cuda or q.dtype not in (torch.float16, torch.bfloat16):
-        return None
-    if q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] <= _DENSE_ELEMENTS:
-        return "dense"
-    plain = mask is None and not causal and q.shape[2] >= MIN_TOKENS and q.shape[-1] >= MIN_WIDTH
-    return "flex" if plain and modification(score) is not None else None
+    return "dense" if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) else None
 
 
 def attention_weights(
@@ -197,17 +196,46 @@ def _scored(
         return out.masked_fill(nothing, 0.0)
 
     elements = _BLOCK_ELEMENTS_CUDA if q.is_cuda else _BLOCK_ELEMENTS
+    return _by_rows(block, wide_q, keys, elements).to(v.dtype)
+
+
+def _dense(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Tensor | None, score: Score, causal: bool) -> Tensor:
+    """Blocks of query rows as two plain products, the bias between in float32.
+
+    Probabilities are rounded to the dtype of v, as fused kernels round them.
+    """
+    queries, keys = q.shape[2], k.shape[2]
+    dtype = algebra_dtype(q.dtype, k.dtype)
+    wide_q, wide_k = scale * q.to(dtype), k.to(dtype).transpose(-1, -2)
+
+    def block(q_rows: Tensor, start: int, stop: int) -> Tensor:
+        rows = slice(start, stop)
+        logits = q_rows @ wide_k
+        bias = score.bias(rows)
+        logits = logits + bias if torch.is_grad_enabled() else logits.add_(bias)
+        seen = _combine(visible, causal, queries, keys, rows, q.device)
+        if seen is None:
+            return logits.softmax(dim=-1).to(v.dtype) @ v
+        logits, nothing = _mask_logits(logits, seen)
+        return logits.softmax(dim=-1).masked_fill(nothing, 0.0).to(v.dtype) @ v
+
+    return _by_rows(block, wide_q, keys, _DENSE_ELEMENTS)
+
+
+def _by_rows(block: Callable[[Tensor, int, int], Tensor], q: Tensor, keys: int, elements: int) -> Tensor:
+    """Runs `block(rows of q, start, stop)` on as many query rows at a time as make `elements` logits."""
+    queries = q.shape[2]
     step = max(1, elements // max(1, q.shape[0] * q.shape[1] * keys))
     if step >= queries:
-        return block(wide_q, 0, queries).to(v.dtype)
+        return block(q, 0, queries)
     parts = []
     for start in range(0, queries, step):
         stop = min(start + step, queries)
         if torch.is_grad_enabled():  # Recompute the bias of a block in backward instead of keeping all of it.
-            parts.append(checkpoint(block, wide_q[:, :, start:stop], start, stop, use_reentrant=False))
+            parts.append(checkpoint(block, q[:, :, start:stop], start, stop, use_reentrant=False))
         else:
-            parts.append(block(wide_q[:, :, start:stop], start, stop))
-    return torch.cat(parts, dim=2).to(v.dtype)
+            parts.append(block(q[:, :, start:stop], start, stop))
+    return torch.cat(parts, dim=2)
 
 
 class _Window:

@@ -2,6 +2,9 @@
 
 A score takes part by offering `modification()`: a function of FlexAttention's form, (score, b, h, i, j) -> score, that
 adds to the scaled logit, in float32, the bias of query i on key j.
+
+It runs only when asked for (`zoo.kernels.use("flex")`): in the comparison's evaluation on an H200 it was several times
+slower than plain products with the bias between.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from torch import Tensor
 from zoo.encodings.base import Score
 from zoo.encodings.distance import Modification
 
-__all__ = ["MIN_TOKENS", "MIN_WIDTH", "flex", "modification"]
+__all__ = ["flex", "flex_problem", "modification"]
 
-# Narrowest head that the generated kernels take, and fewest tokens they are used for: a small bias is made outside.
-MIN_WIDTH, MIN_TOKENS = 16, 512
+# Narrowest head that the generated kernels take.
+_MIN_WIDTH = 16
 
 
 def modification(score: Score) -> Modification | None:
@@ -28,11 +31,22 @@ def modification(score: Score) -> Modification | None:
     return None if make is None else make()
 
 
+def flex_problem(q: Tensor, score: Score | None, *, masked: bool) -> str | None:
+    """Why FlexAttention cannot run a call here, or `None`."""
+    if score is None or modification(score) is None:
+        return "it is for additive scores that have a form for it"
+    if masked:
+        return "it takes no mask here"
+    if q.shape[-1] < _MIN_WIDTH:
+        return f"it takes heads at least {_MIN_WIDTH} wide"
+    return None
+
+
 def flex(q: Tensor, k: Tensor, v: Tensor, *, scale: float, score: Score) -> Tensor:
     """Attention softmax(scale q k^T + score) v by a generated kernel.
 
     Args:
-        q: (B, H, Nq, D), D at least `MIN_WIDTH`.
+        q: (B, H, Nq, D), D at least 16.
         k: (B, H, Nk, D).
         v: (B, H, Nk, Dv).
         scale: Softmax scale.

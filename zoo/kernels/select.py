@@ -13,9 +13,10 @@ __all__ = ["BACKENDS", "Choice", "select", "trace", "use"]
 
 # They run anything anywhere: `eager` is the oracle (any dtype, materialises N x N), `sdpa` is torch's fused attention.
 BACKENDS = ("eager", "sdpa")
-# Taken for an additive score in 16 bit on CUDA: `flex` generates a kernel (many tokens, no mask), `dense` multiplies
-# plainly with the bias between (few tokens, where a matrix of all pairs is small).
-SPECIAL = ("flex", "dense")
+# `flex` generates a kernel for an additive score and refuses other calls.
+FORCIBLE = (*BACKENDS, "flex")
+# Taken for an additive score in 16 bit on CUDA: plain products with the bias between, by blocks of query rows.
+SPECIAL = ("dense",)
 
 _forced: str | None = None
 _traces: list[list[Choice]] = []
@@ -26,7 +27,7 @@ class Choice:
     """One attention call: the backend that ran it, how, and why.
 
     Attributes:
-        backend: A name of `BACKENDS` or `SPECIAL`.
+        backend: A name of `FORCIBLE` or `SPECIAL`.
         method: `"plain"` for one fused call, `"rows"` for blocks of query rows with an additive score in float32,
             `"inside"` for a score added between the two products.
         reason: Why this backend.
@@ -38,8 +39,8 @@ class Choice:
 
 
 def _check(name: str) -> str:
-    if name not in BACKENDS:
-        raise ConfigError(f"unknown attention kernel {name!r}: this version has {', '.join(BACKENDS)}")
+    if name not in FORCIBLE:
+        raise ConfigError(f"unknown attention kernel {name!r}: this version has {', '.join(FORCIBLE)}")
     return name
 
 
@@ -48,7 +49,8 @@ def use(name: str) -> Iterator[None]:
     """Forces the attention kernel of the process while the context is open.
 
     Args:
-        name: A name of `BACKENDS`. The environment variable `ZOO_KERNEL` does the same for a whole run.
+        name: `eager`, `sdpa`, or `flex` (additive scores only). The environment variable `ZOO_KERNEL` does the same for
+            a whole run.
 
     Raises:
         ConfigError: If there is no such kernel.
