@@ -126,7 +126,7 @@ def load(
         unexpected=(),
         dtype=str(target_dtype).removeprefix("torch."),
         device=str(target_device),
-        kernel=kernels.select().backend,
+        kernel=kernels.forced() or "auto",
     )
     return model.eval()
 

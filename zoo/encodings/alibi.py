@@ -10,7 +10,8 @@ from torch import Tensor
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame
-from zoo.encodings.distance import Modification, PairFrame, PairIndex, choice_option, pair_frame
+from zoo.encodings.distance import Modification, PairFrame, PairIndex, choice_option, distance_terms, pair_frame
+from zoo.encodings.terms import Distances, FusedScore
 
 __all__ = ["ALiBi", "slopes"]
 
@@ -35,12 +36,28 @@ class _ALiBiFrame(PairFrame):
 
 
 @dataclass(frozen=True)
-class _LinearScore:
+class _LinearScore(FusedScore):
     frame: _ALiBiFrame
     order: int
 
     def bias(self, rows: slice) -> Tensor:
         return -self.frame.slopes * self.frame.settled_distances(rows, self.order)
+
+    @property
+    def axes(self) -> int:
+        """See `zoo.encodings.terms.FusedScore`."""
+        return self.frame.axes
+
+    @property
+    def term(self) -> str | None:
+        """See `zoo.encodings.terms.FusedScore`."""
+        return "distances" if self.frame.values.dtype == torch.float32 else None
+
+    def terms(self) -> Distances | None:
+        """See `zoo.encodings.terms.FusedScore`."""
+        if self.term is None:
+            return None
+        return distance_terms(self.frame, self.frame.slopes.flatten(), order=self.order)
 
     def modification(self) -> Modification:
         """See `zoo.kernels.flex`."""

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import Frame, algebra_dtype, number_option
+from zoo.encodings.terms import Distances
 from zoo.errors import ConfigError
 
-__all__ = ["Modification", "PairFrame", "PairIndex", "axis_option", "choice_option", "pair_frame"]
+__all__ = ["Modification", "PairFrame", "PairIndex", "axis_option", "choice_option", "distance_terms", "pair_frame"]
 
 # (score, b, h, i, j) -> score with the bias of query i on key j added, for index tensors: see `zoo.kernels.flex`.
 Modification = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -33,6 +34,11 @@ class PairFrame(Frame):
 
     values: Tensor
     positioned: Tensor | None
+
+    @property
+    def axes(self) -> int:
+        """Coordinate axes p."""
+        return self.values.shape[-1]
 
     def offsets(self, rows: slice) -> list[Tensor]:
         """r_i - r_j along each axis, query minus key: p tensors (B or 1, rows, N)."""
@@ -124,6 +130,14 @@ def pair_frame(coords: Coordinates, dtype: torch.dtype) -> PairFrame:
         values = values.unsqueeze(0)
         positioned = None if positioned is None else positioned.unsqueeze(0)
     return PairFrame("score", values, positioned)
+
+
+def distance_terms(
+    frame: PairFrame, slopes: Tensor, *, fields: Tensor | None = None, order: int = 2, border: float = 0.0
+) -> Distances:
+    """Distances in the form of fused kernels; see `zoo.encodings.terms.Distances`."""
+    known = None if frame.positioned is None else frame.positioned.to(frame.values.dtype)
+    return Distances(slopes, frame.values, known, fields, order, border)
 
 
 def choice_option(name: str, value: object, choices: tuple[object, ...]) -> None:

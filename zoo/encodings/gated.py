@@ -24,7 +24,7 @@ from zoo.encodings.extension import DynamicNTK, Extension, YaRN
 from zoo.encodings.kerple import Kerple
 from zoo.encodings.pape import PaPE
 from zoo.encodings.pape_ri import PaPERI
-from zoo.encodings.quadratic import QuadraticFrame, QuadraticScore, fold_keys, fold_queries
+from zoo.encodings.quadratic import QuadraticEncoding, QuadraticScore
 from zoo.encodings.relative_table import RelativeTable
 from zoo.encodings.rope import RoPE
 from zoo.encodings.rope_directions import GoldenRoPE, SpiralRoPE
@@ -76,7 +76,7 @@ class _Gated(AttentionEncoding):
         return {"gate"} | {f"inner.{name}" for name in self.inner.no_weight_decay()}
 
 
-class GatedQuadratic(_Gated):
+class GatedQuadratic(_Gated, QuadraticEncoding):
     """Bias g_h s (t_i . D - D^T M_i D): the encoding (PaPE, PaPE-RI) with M and t multiplied by the gate of the head.
 
     Coefficients are multiplied in float32, before they are folded into q and split into 16-bit columns, so the gate
@@ -93,13 +93,6 @@ class GatedQuadratic(_Gated):
         assert isinstance(score, QuadraticScore)
         gate = self.gate.to(score.m.dtype).view(-1, 1, 1)
         return replace(score, m=gate * score.m, t=None if score.t is None else gate * score.t)
-
-    def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
-        """See `AttentionEncoding.fold`."""
-        assert isinstance(frame, QuadraticFrame)
-        score = self.score(x, frame, 1.0)  # For its coefficients; the columns are scaled with q.k.
-        with torch.autocast(x.device.type, enabled=False):
-            return fold_queries(q, score.m, score.t, frame), fold_keys(k, frame)
 
 
 @dataclass(frozen=True)

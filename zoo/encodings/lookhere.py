@@ -10,8 +10,9 @@ from torch import Tensor
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame, number_option
-from zoo.encodings.distance import Modification, PairFrame, PairIndex, choice_option, pair_frame
+from zoo.encodings.distance import Modification, PairFrame, PairIndex, choice_option, distance_terms, pair_frame
 from zoo.encodings.quadratic import rounded
+from zoo.encodings.terms import Distances, FusedScore
 from zoo.errors import ConfigError
 
 __all__ = ["LookHere"]
@@ -56,7 +57,7 @@ class _LookHereFrame(PairFrame):
 
 
 @dataclass(frozen=True)
-class _DirectedScore:
+class _DirectedScore(FusedScore):
     frame: _LookHereFrame
     fields: tuple[_Field, ...]  # One per head
     sides: Tensor  # (H, 2, 2), the same as numbers
@@ -73,6 +74,23 @@ class _DirectedScore:
         if self.round_bias:
             bias = rounded(bias, torch.bfloat16).to(bias.dtype)
         return self.frame.settle(bias.masked_fill(outside, float("-inf")), rows)
+
+    @property
+    def axes(self) -> int:
+        """See `zoo.encodings.terms.FusedScore`."""
+        return self.frame.axes
+
+    @property
+    def term(self) -> str | None:
+        """See `zoo.encodings.terms.FusedScore`; none with coordinates of their own for distances."""
+        own = self.round_bias or self.frame.measured.values is not self.frame.values
+        return None if own or self.frame.values.dtype != torch.float32 else "distances"
+
+    def terms(self) -> Distances | None:
+        """See `zoo.encodings.terms.FusedScore`."""
+        if self.term is None:
+            return None
+        return distance_terms(self.frame, self.slopes, fields=self.sides, border=_BORDER[torch.float32])
 
     def modification(self) -> Modification:
         """See `zoo.kernels.flex`."""

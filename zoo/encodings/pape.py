@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
-from zoo.encodings.base import AttentionEncoding, Frame, number_option
-from zoo.encodings.quadratic import QuadraticFrame, QuadraticScore, fold_keys, fold_queries, make_frame, pairs
+from zoo.encodings.base import Frame, number_option
+from zoo.encodings.quadratic import QuadraticEncoding, QuadraticFrame, QuadraticScore, make_frame, pairs
 
 __all__ = ["RELEASED_PARABOLAS", "PaPE"]
 
 RELEASED_PARABOLAS = 50
 
 
-class PaPE(AttentionEncoding):
+class PaPE(QuadraticEncoding):
     """Bias s sum_l (b_il (p_il - p_jl) - a_il (p_il - p_jl)^2), a sum of m learned parabolas per head.
 
     With p_i = W_p r_i, a_i = softplus(W_a x_i) and b_i = W_b x_i this equals s (t_i . D - D^T M_i D) for D = r_i - r_j,
@@ -104,13 +104,6 @@ class PaPE(AttentionEncoding):
         weight = self.b.weight.to(x.dtype).unflatten(0, (self.num_heads, self.parabolas))
         linear = torch.matmul(position.transpose(1, 2), weight).flatten(0, 1)
         return F.linear(x, linear).unflatten(-1, (self.num_heads, self.coord_dim)).transpose(1, 2)
-
-    def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
-        """See `AttentionEncoding.fold`."""
-        assert isinstance(frame, QuadraticFrame)
-        m, t = self.coefficients(x, frame.values.dtype, frame.reduction)
-        with torch.autocast(x.device.type, enabled=False):
-            return fold_queries(q, m, t, frame), fold_keys(k, frame)
 
     def score(self, x: Tensor, frame: Frame, scale: float) -> QuadraticScore:
         """See `AttentionEncoding.score`."""

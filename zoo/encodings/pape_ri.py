@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
-from zoo.encodings.base import AttentionEncoding, Frame
-from zoo.encodings.quadratic import QuadraticFrame, QuadraticScore, fold_keys, fold_queries, make_frame, pairs
+from zoo.encodings.base import Frame
+from zoo.encodings.quadratic import QuadraticEncoding, QuadraticFrame, QuadraticScore, make_frame, pairs
 
 __all__ = ["PaPERI"]
 
 
-class PaPERI(AttentionEncoding):
+class PaPERI(QuadraticEncoding):
     """Bias -s alpha_i w_h^2 |D|^2 with alpha_i = softplus(w_a . x_i) per head and a learned scale w_h = exp(log_scale).
 
     The official code draws w as a fixed random buffer, so that a head can get w near 0 and no position at all; here the
@@ -56,13 +56,6 @@ class PaPERI(AttentionEncoding):
             strength = alpha * (2 * self.log_scale.to(dtype)).exp().unsqueeze(-1)
             zero = torch.zeros_like(strength)
             return torch.stack([strength if i == j else zero for i, j in pairs(self.coord_dim)], dim=-1)
-
-    def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
-        """See `AttentionEncoding.fold`."""
-        assert isinstance(frame, QuadraticFrame)
-        m = self.coefficients(x, frame.values.dtype)
-        with torch.autocast(x.device.type, enabled=False):
-            return fold_queries(q, m, None, frame), fold_keys(k, frame)
 
     def score(self, x: Tensor, frame: Frame, scale: float) -> QuadraticScore:
         """See `AttentionEncoding.score`."""

@@ -18,7 +18,7 @@ Legend: B batch, N tokens, H heads, p axes, c = p(p+1)/2 quadratic columns.
 
 from __future__ import annotations
 
-import math
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,9 +26,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zoo.coordinates import Coordinates
-from zoo.encodings.base import Frame, algebra_dtype
+from zoo.encodings.base import AttentionEncoding, Frame, Score, algebra_dtype
+from zoo.encodings.terms import Columns, FoldableScore, FusedScore, Parabolas
 
 __all__ = [
+    "QuadraticEncoding",
     "QuadraticFrame",
     "QuadraticScore",
     "fold_keys",
@@ -36,6 +38,7 @@ __all__ = [
     "make_frame",
     "pairs",
     "piece_dtype",
+    "query_columns",
     "rounded",
     "safe_radius",
 ]
@@ -91,7 +94,9 @@ class QuadraticFrame(Frame):
         products: (B or 1, N, c) products r_a r_b, in the same dtype.
         positioned: (B or 1, N, 1) 1 for tokens with a position, else 0; `None` when all have one.
         key_columns: (B or 1, 1, N, width) columns of k at their final width, in the dtype of the kernel (fold only).
-        powers: Power of two taken from each column of q and given to that of k (fold only).
+        fused_columns: The same for fused kernels, (B or 1, N, width): always with the row constant (split fold only).
+            Their gradients are sums over keys; with the constant a rounding error of their row sums does not meet r^2.
+        powers: Power of two taken from each column of q, row constant included, and given to that of k (fold only).
         exact: Centred coordinates are exact in the dtype of the pieces.
         pieces: Dtype of the halves of a column (`piece_dtype`).
     """
@@ -100,6 +105,7 @@ class QuadraticFrame(Frame):
     products: Tensor
     positioned: Tensor | None
     key_columns: Tensor | None
+    fused_columns: Tensor | None
     powers: tuple[int, ...]
     exact: bool
     pieces: torch.dtype
@@ -130,20 +136,33 @@ def make_frame(coords: Coordinates, dtype: torch.dtype) -> QuadraticFrame:
         positioned = positioned.expand(*values.shape[:-1], 1)
     pieces = piece_dtype(dtype, values.device)
     extents = coords.extents()
-    frame = QuadraticFrame("score", values, products, positioned, None, (), coords.integral, pieces)
+    frame = QuadraticFrame("score", values, products, positioned, None, None, (), coords.integral, pieces)
     if not sum(extent**2 for extent in extents) <= safe_radius(pieces, coords.integral):
         return frame
-    powers = _powers(extents, positioned is not None, pieces)
-    columns = _scale([products, values] + ([] if positioned is None else [positioned]), powers, 1)
-    keys = _split_keys(columns, frame) if frame.split else columns
-    return replace(frame, kind="fold", key_columns=_pad(keys).unsqueeze(1).to(dtype), powers=powers)
+    powers = _powers(extents, pieces)
+    known = torch.ones_like(values[..., :1]) if positioned is None else positioned
+    fused = _scale([products, values, known], powers, 1)
+    columns = fused if positioned is not None else fused[..., :-1]
+    return replace(
+        frame,
+        kind="fold",
+        key_columns=_pad(_split_keys(columns, frame) if frame.split else columns).unsqueeze(1).to(dtype),
+        fused_columns=_pad(_split_keys(fused, frame)).to(dtype) if frame.split else None,
+        powers=powers,
+    )
 
 
-def _powers(extents: tuple[float, ...], row_constant: bool, dtype: torch.dtype) -> tuple[int, ...]:
-    sizes = [extents[a] * extents[b] for a, b in pairs(len(extents))] + list(extents) + [1.0] * row_constant
-    if dtype != torch.float16:
-        return (0,) * len(sizes)
-    return tuple(math.floor(math.log2(_FP16_KEY_SIZE / max(size, 1.0))) for size in sizes)
+def _powers(extents: tuple[float, ...], dtype: torch.dtype) -> tuple[int, ...]:
+    sizes = [extents[a] * extents[b] for a, b in pairs(len(extents))] + list(extents) + [1.0]
+    return tuple(0 if dtype != torch.float16 else _power(size) for size in sizes)
+
+
+def _power(size: float) -> int:
+    """Largest p with 2^p size <= `_FP16_KEY_SIZE`, 11 for sizes below 1; by comparisons, which compiling follows."""
+    power = 11
+    while size * 2.0**power > _FP16_KEY_SIZE:
+        power -= 1
+    return power
 
 
 def _scale(columns: list[Tensor], powers: tuple[int, ...], sign: int) -> Tensor:
@@ -186,10 +205,14 @@ def _inexact(frame: QuadraticFrame) -> int:
     return frame.products.shape[-1] + (0 if frame.exact else frame.values.shape[-1])
 
 
+def _has_constant(columns: Tensor, frame: QuadraticFrame) -> bool:
+    return columns.shape[-1] > frame.products.shape[-1] + frame.values.shape[-1]
+
+
 def _split_keys(columns: Tensor, frame: QuadraticFrame) -> Tensor:
     high, low = _pieces(columns, frame.pieces, 2)
     parts = [high, high, low[..., : _inexact(frame)]]
-    if frame.positioned is not None:
+    if _has_constant(columns, frame):
         parts.append(high[..., -1:])
     return torch.cat(parts, dim=-1)
 
@@ -197,7 +220,7 @@ def _split_keys(columns: Tensor, frame: QuadraticFrame) -> Tensor:
 def _split_queries(columns: Tensor, frame: QuadraticFrame) -> Tensor:
     high, low, lowest = _pieces(columns, frame.pieces, 3)
     parts = [high, low, high[..., : _inexact(frame)]]
-    if frame.positioned is not None:  # The row constant is the largest of all columns: a third piece of it.
+    if _has_constant(columns, frame):  # The row constant is the largest of all columns: a third piece of it.
         parts.append(lowest[..., -1:])
     return torch.cat(parts, dim=-1)
 
@@ -214,14 +237,14 @@ def fold_keys(k: Tensor, frame: QuadraticFrame) -> Tensor:
     return torch.cat([k, columns.expand(k.shape[0], k.shape[1], -1, -1)], dim=-1)
 
 
-def fold_queries(q: Tensor, m: Tensor, t: Tensor | None, frame: QuadraticFrame) -> Tensor:
-    """Appends the query columns to q (B, H, N, D).
+def query_columns(m: Tensor, t: Tensor | None, frame: QuadraticFrame, *, constant: bool) -> Tensor:
+    """The columns of q before they are cut into pieces: (B, H, N, c + p), or one more with the row constant.
 
     Args:
-        q: Queries.
         m: (B, H, N, c) entries M_ab of the quadratic form, a <= b, in the dtype of the algebra.
         t: (B, H, N, p) the linear term, or `None` for zero.
         frame: From `make_frame`.
+        constant: Whether to append the row constant.
     """
     axes = frame.values.shape[-1]
     order = pairs(axes)
@@ -233,20 +256,24 @@ def fold_queries(q: Tensor, m: Tensor, t: Tensor | None, frame: QuadraticFrame) 
         column = 2 * sum(terms[1:], terms[0])
         slope.append(column if t is None else column - t[..., axis])
     columns = [-doubled, torch.stack(slope, dim=-1)]
-    if frame.positioned is not None:
-        constant = -(doubled * frame.products.unsqueeze(1)).sum(dim=-1, keepdim=True)
-        if t is not None:
-            constant = constant + (t * values).sum(dim=-1, keepdim=True)
-        columns.append(constant)
+    if constant:
+        row = -(doubled * frame.products.unsqueeze(1)).sum(dim=-1, keepdim=True)
+        columns.append(row if t is None else row + (t * values).sum(dim=-1, keepdim=True))
     folded = _scale(columns, frame.powers, -1)
     if frame.positioned is not None:
         folded = folded * frame.positioned.unsqueeze(1)  # A query without a position sees every key alike.
+    return folded
+
+
+def fold_queries(q: Tensor, m: Tensor, t: Tensor | None, frame: QuadraticFrame) -> Tensor:
+    """Appends the columns of `query_columns` to q (B, H, N, D), in pieces where the frame splits them."""
+    folded = query_columns(m, t, frame, constant=frame.positioned is not None)
     folded = _split_queries(folded, frame) if frame.split else folded
     return torch.cat([q, _pad(folded).to(q.dtype)], dim=-1)
 
 
 @dataclass(frozen=True)
-class QuadraticScore:
+class QuadraticScore(FusedScore, FoldableScore):
     """The bias from exact differences, a block of rows at a time; right at any extent and for any order of tokens."""
 
     m: Tensor  # (B, H, N, c)
@@ -273,3 +300,59 @@ class QuadraticScore:
             terms = [coefficients[..., i : i + 1] * table[:, None, :, i] for i in range(table.shape[2])]
             return sum(terms[1:], terms[0])
         return torch.matmul(coefficients.transpose(1, 2), table).transpose(1, 2)
+
+    @property
+    def foldable(self) -> bool:
+        """See `zoo.encodings.terms.FoldableScore`."""
+        return self.frame.kind == "fold"
+
+    def fold(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """See `zoo.encodings.terms.FoldableScore`."""
+        return fold_queries(q, self.m, self.t, self.frame), fold_keys(k, self.frame)
+
+    @property
+    def axes(self) -> int:
+        """See `zoo.encodings.terms.FusedScore`."""
+        return self.frame.values.shape[-1]
+
+    @property
+    def term(self) -> str | None:
+        """See `zoo.encodings.terms.FusedScore`: columns where folding is safe, else exact differences."""
+        if self.frame.values.dtype != torch.float32:
+            return None
+        if not self.foldable:
+            return "parabolas"
+        return "columns" if self.frame.split else None
+
+    def terms(self) -> Columns | Parabolas | None:
+        """See `zoo.encodings.terms.FusedScore`."""
+        frame, known = self.frame, self.frame.positioned
+        if self.term == "columns":
+            assert frame.fused_columns is not None
+            return Columns(query_columns(self.m, self.t, frame, constant=True), frame.fused_columns, _inexact(frame))
+        if self.term is None:
+            return None
+        t = self.m.new_zeros(*self.m.shape[:-1], self.axes) if self.t is None else self.t
+        shape = (*self.m.shape[:-1], -1)  # Either may be the same for all samples.
+        coefficients = torch.cat([self.m, t.expand(shape)], dim=-1)
+        return Parabolas(coefficients, frame.values, None if known is None else known.squeeze(-1))
+
+
+class QuadraticEncoding(AttentionEncoding):
+    """An encoding whose bias is quadratic: attention folds it into q and k or evaluates it, as suits its kernel."""
+
+    @abstractmethod
+    def score(self, x: Tensor, frame: Frame, scale: float) -> QuadraticScore:
+        """See `AttentionEncoding.score`."""
+
+    def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
+        """See `AttentionEncoding.fold`."""
+        score = self.score(x, frame, 1.0)  # The columns are scaled with q.k.
+        with torch.autocast(x.device.type, enabled=False):
+            return score.fold(q, k)
+
+    def encode_attention(
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, frame: Frame, scale: float
+    ) -> tuple[Tensor, Tensor, Tensor, Score | None]:
+        """q, k and v as they are, and the score, which `zoo.kernels.attend` folds where its kernel wants that."""
+        return q, k, v, self.score(x, frame, scale)

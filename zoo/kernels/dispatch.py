@@ -13,11 +13,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from zoo.encodings.base import Score, algebra_dtype
+from zoo.encodings.terms import FoldableScore, FusedScore
 from zoo.errors import ConfigError, DataError
-from zoo.kernels.flex import flex, flex_problem
-from zoo.kernels.select import record, select
+from zoo.kernels.flex import flex
+from zoo.kernels.fused import fused_attention
+from zoo.kernels.select import Call, record, select
 
-__all__ = ["attend", "attention_weights"]
+__all__ = ["attend", "attention_weights", "call_of"]
 
 # Largest bias made at once for a block of query rows, in elements: on a CPU what its caches help with (16 MiB of
 # float32), on a GPU what keeps it busy (512 MiB).
@@ -47,8 +49,8 @@ def attend(
         v: (B, H, Nk, Dv); Dv may be smaller than Dqk.
         scale: Softmax scale: that of the content width, never of a widened Dqk.
         mask: Bool, True where a key is visible: (B, Nk) for padding, or (B or 1, H or 1, Nq, Nk).
-        score: Additive position term, evaluated for blocks of query rows in float32, so that no N x N tensor of it is
-            kept.
+        score: Additive position term: folded into q and k, evaluated inside a kernel, or for blocks of query rows in
+            float32, so that no N x N tensor of it is kept.
         causal: Query i sees keys 0..i; needs Nq = Nk.
         cu_seqlens: Offsets (S + 1,) of samples packed along N, with B = 1: each attends to itself alone.
 
@@ -57,37 +59,93 @@ def attend(
 
     Raises:
         DataError: If shapes do not fit.
-        ConfigError: If a forced backend does not exist.
+        ConfigError: If a forced backend does not exist or cannot run the call.
     """
     if q.shape[-1] != k.shape[-1] or k.shape[:3] != v.shape[:3]:
         raise DataError(f"attention shapes do not fit: q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}")
     if causal and q.shape[2] != k.shape[2]:
         raise DataError("causal attention needs as many queries as keys")
-    if cu_seqlens is not None:
-        return _packed(q, k, v, scale, mask, score, causal, cu_seqlens)
-    choice = select(scored=score is not None, special=None if score is None else _special(q))
+    choice = select(call_of(q, k, v, score, mask, causal, cu_seqlens is not None))
     if not torch.compiler.is_compiling():
         record(choice)
-    k, v, visible = _hide(k, v, mask)
+    if choice.backend == "triton":
+        return _triton(q, k, v, scale, mask, score, causal, cu_seqlens)
     with torch.autocast(q.device.type, enabled=False):
-        if choice.backend == "eager":
-            weights = _weights(q, k, scale, visible, score, causal, slice(0, q.shape[2]))
-            return (weights @ v.to(weights.dtype)).to(v.dtype)
-        if choice.backend == "flex":
-            if problem := flex_problem(q, score, masked=mask is not None or causal):
-                raise ConfigError(f"attention kernel 'flex' ({choice.reason}) cannot run this call: {problem}")
-            assert score is not None
-            return flex(q, k, v, scale=scale, score=score)
-        if score is None:
-            return _sdpa(q, k, v, scale, visible, causal)
-        if choice.backend == "dense":
-            return _dense(q, k, v, scale, visible, score, causal)
-        return _scored(q, k, v, scale, visible, score, causal)
+        if choice.backend not in ("dense", "flex"):
+            q, k, score = _folded(q, k, score)
+        if cu_seqlens is not None:
+            return _packed(choice.backend, q, k, v, scale, mask, score, causal, cu_seqlens)
+        return _run(choice.backend, q, k, v, scale, mask, score, causal)
 
 
-def _special(q: Tensor) -> str | None:
-    """The backend that suits a scored call: float32 is left to kernels that do not round it to TF32."""
-    return "dense" if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) else None
+def call_of(
+    q: Tensor, k: Tensor, v: Tensor, score: Score | None, mask: Tensor | None, causal: bool, packed: bool
+) -> Call:
+    """What the choice of a kernel goes by."""
+    return Call(
+        device=q.device,
+        dtype=q.dtype,
+        width=q.shape[-1],
+        value_width=v.shape[-1],
+        square=q.shape[2] == k.shape[2],
+        scored=score is not None,
+        folds=isinstance(score, FoldableScore) and score.foldable,
+        term=score.term if isinstance(score, FusedScore) else None,
+        axes=score.axes if isinstance(score, FusedScore) else 0,
+        generated=score is not None and hasattr(score, "modification"),
+        mask_dims=0 if mask is None else mask.dim(),
+        causal=causal,
+        packed=packed,
+    )
+
+
+def _folded(q: Tensor, k: Tensor, score: Score | None) -> tuple[Tensor, Tensor, Score | None]:
+    """Folds the score into q and k, where it can be."""
+    if isinstance(score, FoldableScore) and score.foldable:
+        return *score.fold(q, k), None
+    return q, k, score
+
+
+def _triton(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    mask: Tensor | None,
+    score: Score | None,
+    causal: bool,
+    cu_seqlens: Tensor | None,
+) -> Tensor:
+    if cu_seqlens is not None:
+        _check_packed(q, mask, cu_seqlens)
+    k, v, _ = _hide(k, v, mask)
+    with torch.autocast(q.device.type, enabled=False):
+        terms = score.terms() if isinstance(score, FusedScore) else None
+        return fused_attention(q, k, v, terms, scale=scale, mask=mask, causal=causal, cu_seqlens=cu_seqlens)
+
+
+def _run(
+    backend: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    mask: Tensor | None,
+    score: Score | None,
+    causal: bool,
+) -> Tensor:
+    """One batch on a backend other than Triton's."""
+    k, v, visible = _hide(k, v, mask)
+    if backend == "eager":
+        weights = _weights(q, k, scale, visible, score, causal, slice(0, q.shape[2]))
+        return (weights @ v.to(weights.dtype)).to(v.dtype)
+    if score is None:
+        return _sdpa(q, k, v, scale, visible, causal)
+    if backend == "flex":
+        return flex(q, k, v, scale=scale, score=score)
+    if backend == "dense":
+        return _dense(q, k, v, scale, visible, score, causal)
+    return _scored(q, k, v, scale, visible, score, causal)
 
 
 def attention_weights(
@@ -100,8 +158,9 @@ def attention_weights(
     causal: bool = False,
 ) -> Tensor:
     """The attention matrix itself, (B, H, Nq, Nk) in float32 or wider, under the same rules as `attend`."""
-    k, _, visible = _hide(k, k, mask)
     with torch.autocast(q.device.type, enabled=False):
+        q, k, score = _folded(q, k, score)
+        k, _, visible = _hide(k, k, mask)
         return _weights(q, k, scale, visible, score, causal, slice(0, q.shape[2]))
 
 
@@ -249,7 +308,16 @@ class _Window:
         return self.score.bias(shifted)[..., self.start : self.stop]
 
 
+def _check_packed(q: Tensor, mask: Tensor | None, cu_seqlens: Tensor) -> None:
+    """What can be checked without waiting for the device."""
+    if mask is not None:
+        raise ConfigError("a packed batch takes no mask: leave the hidden tokens out")
+    if q.shape[0] != 1 or cu_seqlens.dim() != 1 or not len(cu_seqlens):
+        raise DataError(f"cu_seqlens must be (samples + 1,) with batch size 1, got {tuple(cu_seqlens.shape)}")
+
+
 def _packed(
+    backend: str,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -260,19 +328,20 @@ def _packed(
     cu_seqlens: Tensor,
 ) -> Tensor:
     """One call per sample: no padding, and nothing of one sample reaches another."""
-    if mask is not None:
-        raise ConfigError("a packed batch takes no mask: leave the hidden tokens out")
+    _check_packed(q, mask, cu_seqlens)
     offsets = cu_seqlens.tolist()
-    if q.shape[0] != 1 or not offsets or offsets[0] != 0 or offsets[-1] != q.shape[2] or sorted(offsets) != offsets:
+    if offsets[0] != 0 or offsets[-1] != q.shape[2] or sorted(offsets) != offsets:
         raise DataError(f"cu_seqlens must rise from 0 to the number of tokens {q.shape[2]} with batch size 1")
     parts = [
-        attend(
+        _run(
+            backend,
             q[:, :, a:b],
             k[:, :, a:b],
             v[:, :, a:b],
-            scale=scale,
-            causal=causal,
-            score=None if score is None else _Window(score, a, b),
+            scale,
+            None,
+            None if score is None else _Window(score, a, b),
+            causal,
         )
         for a, b in zip(offsets, offsets[1:], strict=False)
         if b > a

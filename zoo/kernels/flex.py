@@ -19,27 +19,13 @@ from torch import Tensor
 from zoo.encodings.base import Score
 from zoo.encodings.distance import Modification
 
-__all__ = ["flex", "flex_problem", "modification"]
-
-# Narrowest head that the generated kernels take.
-_MIN_WIDTH = 16
+__all__ = ["flex", "modification"]
 
 
 def modification(score: Score) -> Modification | None:
     """The score as a function for FlexAttention, or `None` where it offers none."""
     make = getattr(score, "modification", None)
     return None if make is None else make()
-
-
-def flex_problem(q: Tensor, score: Score | None, *, masked: bool) -> str | None:
-    """Why FlexAttention cannot run a call here, or `None`."""
-    if score is None or modification(score) is None:
-        return "it is for additive scores that have a form for it"
-    if masked:
-        return "it takes no mask here"
-    if q.shape[-1] < _MIN_WIDTH:
-        return f"it takes heads at least {_MIN_WIDTH} wide"
-    return None
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, *, scale: float, score: Score) -> Tensor:

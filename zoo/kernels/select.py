@@ -1,4 +1,4 @@
-"""Which attention kernel runs: chosen by shape and device, forced by `use` or `ZOO_KERNEL`, reported by `trace`."""
+"""Which attention kernel runs: chosen by the call, forced by `use` or `ZOO_KERNEL`, reported by `trace`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zoo.errors import ConfigError
+import torch
 
-__all__ = ["BACKENDS", "Choice", "select", "trace", "use"]
+from zoo.errors import ConfigError
+from zoo.kernels.fused import MAX_AXES, shapes_problem
+
+__all__ = ["BACKENDS", "FORCIBLE", "Call", "Choice", "forced", "problem", "record", "select", "trace", "use"]
 
 # They run anything anywhere: `eager` is the oracle (any dtype, materialises N x N), `sdpa` is torch's fused attention.
 BACKENDS = ("eager", "sdpa")
-# `flex` generates a kernel for an additive score and refuses other calls.
-FORCIBLE = (*BACKENDS, "flex")
-# Taken for an additive score in 16 bit on CUDA: plain products with the bias between, by blocks of query rows.
-SPECIAL = ("dense",)
+# These refuse calls they are not made for: `dense` is two plain products with an additive score between, by blocks of
+# query rows; `triton` our kernels with the position term inside; `flex` a generated kernel for an additive score.
+FORCIBLE = (*BACKENDS, "dense", "triton", "flex")
 
 _forced: str | None = None
 _traces: list[list[Choice]] = []
@@ -27,15 +29,51 @@ class Choice:
     """One attention call: the backend that ran it, how, and why.
 
     Attributes:
-        backend: A name of `FORCIBLE` or `SPECIAL`.
-        method: `"plain"` for one fused call, `"rows"` for blocks of query rows with an additive score in float32,
-            `"inside"` for a score added between the two products.
+        backend: A name of `FORCIBLE`.
+        method: `"plain"` for one call of a fused kernel, `"fold"` for one over q and k widened by the position term,
+            `"rows"` for blocks of query rows with an additive score in float32, `"inside"` for a score evaluated
+            between the two products.
         reason: Why this backend.
     """
 
     backend: str
     method: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the choice goes by.
+
+    Attributes:
+        device: Where q, k and v are.
+        dtype: Theirs.
+        width: Head width of q and k.
+        value_width: Head width of v.
+        square: As many queries as keys.
+        scored: There is an additive score.
+        folds: It can be folded into q and k.
+        term: The form in which our kernels take it (`zoo.encodings.terms`), `None` for none.
+        axes: Coordinate axes of the term.
+        generated: FlexAttention can generate a kernel for it.
+        mask_dims: Dimensions of the mask, 0 for none.
+        causal: Query i sees keys 0..i.
+        packed: Several samples lie along the tokens.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    width: int
+    value_width: int
+    square: bool = True
+    scored: bool = False
+    folds: bool = False
+    term: str | None = None
+    axes: int = 0
+    generated: bool = False
+    mask_dims: int = 0
+    causal: bool = False
+    packed: bool = False
 
 
 def _check(name: str) -> str:
@@ -48,9 +86,10 @@ def _check(name: str) -> str:
 def use(name: str) -> Iterator[None]:
     """Forces the attention kernel of the process while the context is open.
 
+    A call that the kernel is not made for raises `ConfigError` and says why.
+
     Args:
-        name: `eager`, `sdpa`, or `flex` (additive scores only). The environment variable `ZOO_KERNEL` does the same for
-            a whole run.
+        name: A name of `FORCIBLE`. The environment variable `ZOO_KERNEL` does the same for a whole run.
 
     Raises:
         ConfigError: If there is no such kernel.
@@ -63,6 +102,16 @@ def use(name: str) -> Iterator[None]:
         _forced = before
 
 
+def forced() -> str | None:
+    """The kernel that `use` or `ZOO_KERNEL` asks for.
+
+    Raises:
+        ConfigError: If `ZOO_KERNEL` names none.
+    """
+    named = os.environ.get("ZOO_KERNEL")
+    return _forced or (_check(named) if named else None)
+
+
 @contextlib.contextmanager
 def trace() -> Iterator[list[Choice]]:
     """Collects a `Choice` for every attention call made inside (not inside compiled code)."""
@@ -71,27 +120,69 @@ def trace() -> Iterator[list[Choice]]:
     try:
         yield choices
     finally:
-        _traces[:] = [
-            open_trace for open_trace in _traces if open_trace is not choices
-        ]  # Equal lists are not the same.
+        # Equal lists are not the same.
+        _traces[:] = [open_trace for open_trace in _traces if open_trace is not choices]
 
 
-def select(*, scored: bool = False, special: str | None = None) -> Choice:
-    """Chooses the backend.
+def problem(backend: str, call: Call) -> str | None:
+    """Why a backend cannot run a call, or `None`."""
+    match backend:
+        case "dense" if not call.scored:
+            return "it is for additive scores"
+        case "flex":
+            return _flex_problem(call)
+        case "triton":
+            return _triton_problem(call)
+    return None
 
-    Args:
-        scored: Whether the logits get an additive score.
-        special: The backend of `SPECIAL` that suits the call, if one does.
+
+def _flex_problem(call: Call) -> str | None:
+    if not call.generated:
+        return "it is for additive scores that have a form for it"
+    if call.mask_dims or call.causal or call.packed:
+        return "it takes no mask here"
+    return "it takes heads at least 16 wide" if call.width < 16 else None
+
+
+def _triton_problem(call: Call) -> str | None:
+    if found := shapes_problem(call.device, call.dtype, call.width, call.value_width):
+        return found
+    if call.scored and call.term is None:
+        return "it has no form of this position term"
+    if call.axes > MAX_AXES:
+        return f"it takes up to {MAX_AXES} coordinate axes, these are {call.axes}"
+    if not call.square:
+        return "it takes as many queries as keys"
+    return "it takes masks of keys (B, N) only" if call.mask_dims == 4 else None
+
+
+def select(call: Call) -> Choice:
+    """Chooses the backend of a call.
+
+    Raises:
+        ConfigError: If the forced backend cannot run it.
     """
-    method = "rows" if scored else "plain"
-    if _forced is not None:
-        return Choice(_forced, method, "forced by zoo.kernels.use")
-    named = os.environ.get("ZOO_KERNEL")
-    if named:
-        return Choice(_check(named), method, "forced by ZOO_KERNEL")
-    if special is not None:
-        return Choice(special, "inside", "an additive score in 16 bit on CUDA")
-    return Choice("sdpa", method, "default")
+    if name := forced():
+        how = "forced by zoo.kernels.use" if _forced else "forced by ZOO_KERNEL"
+        if found := problem(name, call):
+            raise ConfigError(f"attention kernel {name!r} ({how}) cannot run this call: {found}")
+        return Choice(name, _method(name, call), how)
+    if _triton_problem(call) is None:
+        if call.packed:
+            return Choice("triton", _method("triton", call), "packed samples without padding")
+        if call.scored and not call.folds:
+            return Choice("triton", "inside", "the position term is evaluated inside the kernel")
+    if call.scored and not call.folds and call.device.type == "cuda" and call.dtype in (torch.float16, torch.bfloat16):
+        return Choice("dense", "inside", "an additive score in 16 bit on CUDA")
+    return Choice("sdpa", _method("sdpa", call), "default")
+
+
+def _method(backend: str, call: Call) -> str:
+    if not call.scored:
+        return "plain"
+    if backend in ("dense", "triton", "flex"):
+        return "inside"
+    return "fold" if call.folds else "rows"
 
 
 def record(choice: Choice) -> None:

@@ -1,0 +1,238 @@
+"""The Triton kernels of attention against float64, on a CUDA device or by Triton's interpreter on the CPU.
+
+Without a device the whole file runs once more in a process of its own, where the interpreter is on.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from zoo import ConfigError, coordinates, kernels
+from zoo.attention import CoordinateAttention
+from zoo.coordinates import Coordinates
+from zoo.kernels.fused import interpreted
+
+pytest.importorskip("triton")
+HERE = interpreted() or torch.cuda.is_available()
+DEVICE = "cuda" if torch.cuda.is_available() and not interpreted() else "cpu"
+DTYPE = torch.float16
+inside = pytest.mark.skipif(not HERE, reason="no CUDA device; runs in a process of its own by the interpreter")
+# The interpreter is slow: small tiles, few tokens.
+TILES = {"forward": (16, 16), "queries": (16, 32), "keys": (32, 16)}
+
+
+@pytest.mark.skipif(HERE, reason="this is the process that runs the kernels")
+@pytest.mark.timeout(900)
+def test_kernels_by_the_interpreter():
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTEST_XDIST_WORKER": ""}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=850)
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-2000:]
+    assert " passed" in run.stdout
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    if interpreted():
+        from zoo.kernels import fused
+
+        monkeypatch.setattr(fused, "tiling", lambda name, width, kind: fused.Tiling(*TILES[name], 4, 1))
+
+
+def layer(name, axes, heads=2, width=16, **options):
+    torch.manual_seed(0)
+    attention = CoordinateAttention(heads * width, heads, axes, name, **options)
+    return attention.to(DEVICE, DTYPE)
+
+
+def results(attention, x, coords, mask, kernel, cotangent):
+    """Output, gradient of the input, and of all parameters."""
+    attention.zero_grad()
+    x = x.detach().clone().requires_grad_()
+    with kernels.use(kernel), kernels.trace() as choices:
+        out = attention(x, coords, mask)
+    (out * cotangent.to(out.dtype)).sum().backward()
+    assert choices[0].backend == kernel
+    return [out.detach(), x.grad, *(p.grad.clone() for p in attention.parameters() if p.grad is not None)]
+
+
+def close(found, expected, bound=0.01):
+    for a, b in zip(found, expected, strict=True):
+        assert a.isfinite().all()
+        assert (a.double() - b.double()).norm() <= bound * b.double().norm() + 1e-5
+
+
+def compare(attention, x, coords, mask=None, bound=0.01):
+    cotangent = torch.randn(x.shape, dtype=torch.float64, device=DEVICE)
+    found = results(attention, x.to(DEVICE, DTYPE), coords, mask, "triton", cotangent)
+    wide = attention.double()
+    exact = results(wide, x.to(DEVICE, DTYPE).double(), coords.to(dtype=torch.float64), mask, "eager", cotangent)
+    close(found, exact, bound)
+
+
+def places(axes, count, prefix=1, batch=1, spread=7.0):
+    torch.manual_seed(1)
+    values = (torch.rand(batch, count, axes, device=DEVICE) * spread).round()
+    coords = Coordinates(values)
+    return coords.with_prefix(prefix) if prefix else coords
+
+
+CASES = [
+    ("none", 2, {}),
+    ("pape", 1, {"parabolas": 5}),
+    ("pape", 2, {}),
+    ("pape", 3, {}),
+    ("pape", 4, {"parabolas": 7}),
+    ("pape-ri", 2, {}),
+    ("rope", 2, {}),
+    ("alibi", 2, {}),
+    ("alibi", 3, {"metric": "manhattan"}),
+    ("lookhere", 2, {}),
+    ("lookhere", 2, {"view": 180}),
+]
+
+
+@inside
+@pytest.mark.parametrize("prefix", [0, 1])
+@pytest.mark.parametrize(("name", "axes", "options"), CASES)
+def test_agrees_with_float64(name, axes, options, prefix):
+    attention = layer(name, axes, **options)
+    compare(attention, torch.randn(2, 37 + prefix, 32), places(axes, 37, prefix))
+
+
+@inside
+@pytest.mark.parametrize("width", [32, 64, 128])
+def test_head_widths(width):
+    compare(layer("pape", 2, heads=1, width=width), torch.randn(1, 20, width), places(2, 20, 0))
+
+
+@inside
+@pytest.mark.parametrize("tokens", [1, 16, 33])
+def test_numbers_of_tokens(tokens):
+    compare(layer("pape", 2), torch.randn(2, tokens, 32), places(2, tokens, 0, batch=2))
+
+
+@inside
+def test_empty_batch():
+    attention = layer("pape", 2)
+    with kernels.use("triton"):
+        out = attention(torch.randn(0, 5, 32, device=DEVICE, dtype=DTYPE), places(2, 5, 0))
+    assert out.shape == (0, 5, 32)
+
+
+@inside
+@pytest.mark.parametrize("name", ["pape", "alibi"])
+def test_beyond_the_safe_extent_differences_are_exact(name):
+    attention = layer(name, 2, **({"parabolas": 3} if name == "pape" else {}))
+    values = torch.rand(1, 40, 2, device=DEVICE) * 3e4
+    values[0, 20:] = values[0, :20] + torch.rand(20, 2, device=DEVICE)
+    coords = Coordinates(values).with_prefix(1)
+    with kernels.use("triton"):
+        found = attention(torch.randn(1, 41, 32, device=DEVICE, dtype=DTYPE), coords)
+    assert found.isfinite().all()
+    compare(attention, torch.randn(1, 41, 32), coords)
+
+
+@inside
+@pytest.mark.parametrize("name", ["pape", "lookhere", "none"])
+def test_masks_of_keys(name):
+    mask = torch.ones(3, 21, dtype=torch.bool, device=DEVICE)
+    mask[0, 13:] = False
+    mask[1, :] = False
+    x = torch.randn(3, 21, 32)
+    x[0, 13:] = float("nan")
+    attention = layer(name, 2)
+    cotangent = torch.randn(3, 21, 32, dtype=torch.float64, device=DEVICE)
+    found = results(attention, x.to(DEVICE, DTYPE), places(2, 20), mask, "triton", cotangent)
+    coords = places(2, 20).to(dtype=torch.float64)
+    exact = results(attention.double(), x.to(DEVICE, DTYPE).double(), coords, mask, "eager", cotangent)
+    close(found, exact)
+
+
+@inside
+def test_causal():
+    torch.manual_seed(0)
+    attention = CoordinateAttention(32, 2, 1, "pape", causal=True).to(DEVICE, DTYPE)
+    compare(attention, torch.randn(2, 45, 32), places(1, 45, 0))
+
+
+@inside
+@pytest.mark.parametrize("name", ["pape", "alibi", "none"])
+def test_packed_samples_equal_samples_alone(name):
+    attention = layer(name, 3)
+    lengths = [5, 0, 33, 1, 18]
+    values = (torch.rand(sum(lengths), 3, device=DEVICE) * 9).round()
+    offsets = torch.tensor([0, *lengths], device=DEVICE).cumsum(0)
+    packed = Coordinates(values, cu_seqlens=offsets)
+    x = torch.randn(sum(lengths), 32, device=DEVICE, dtype=DTYPE).requires_grad_()
+    with kernels.use("triton"):
+        out = attention(x, packed)
+    out.square().sum().backward()
+    start = 0
+    for length in lengths:
+        rows = slice(start, start + length)
+        start += length
+        if not length:
+            continue
+        alone = x.detach()[None, rows].double().requires_grad_()
+        coords = Coordinates(values[None, rows].double())
+        expected = attention.double()(alone, coords)
+        expected.square().sum().backward()
+        close([out[rows], x.grad[rows]], [expected[0], alone.grad[0]])
+        attention.to(DTYPE)
+
+
+@inside
+def test_results_do_not_differ_between_runs():
+    attention = layer("pape", 2)
+    x, cotangent = torch.randn(2, 50, 32, device=DEVICE, dtype=DTYPE), torch.randn(2, 50, 32, device=DEVICE)
+    runs = [results(attention, x, places(2, 50, 0), None, "triton", cotangent) for _ in range(2)]
+    for a, b in zip(*runs, strict=True):
+        assert torch.equal(a, b)
+
+
+@inside
+def test_the_operators_keep_their_promises():
+    """Fake kernels, schemas and autograd, as compiling and exporting rely on them."""
+    from zoo.kernels import fused
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 18, 16, device=DEVICE, dtype=DTYPE).requires_grad_() for _ in range(3))
+    columns = torch.randn(1, 2, 18, 3, device=DEVICE).requires_grad_()
+    keys = torch.randn(1, 18, 8, device=DEVICE, dtype=DTYPE)
+    arguments = (q, k, v, columns, keys, None, None, None, None, 0.25, 1, 1, 2, 0.0, False)
+    torch.library.opcheck(
+        fused._forward, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
+    )
+
+
+@inside
+@pytest.mark.parametrize("name", ["pape", "alibi"])
+def test_compiles_whole_for_any_size(name):
+    attention = layer(name, 2)
+    compiled = torch.compile(attention, fullgraph=True, dynamic=True, backend="aot_eager")
+    for side in (3, 5, 6):
+        coords = coordinates.grid(side, side, device=DEVICE).with_prefix(1)
+        x = torch.randn(2, side * side + 1, 32, device=DEVICE, dtype=DTYPE)
+        with kernels.use("triton"), torch.no_grad():
+            close([compiled(x, coords)], [attention(x, coords)], 1e-3)
+
+
+@inside
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": torch.float32}, "float16 and bfloat16"),
+        ({"width": 24}, "width"),
+        ({"name": "kerple"}, "position term"),
+    ],
+)
+def test_refuses_what_it_cannot_run(change, message):
+    name, width = change.get("name", "pape"), change.get("width", 16)
+    attention = CoordinateAttention(width, 1, 2, name).to(DEVICE, change.get("dtype", DTYPE))
+    x = torch.randn(1, 9, width, device=DEVICE, dtype=change.get("dtype", DTYPE))
+    with kernels.use("triton"), pytest.raises(ConfigError, match=message):
+        attention(x, coordinates.grid(3, 3, device=DEVICE))

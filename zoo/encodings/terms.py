@@ -1,0 +1,100 @@
+"""Position terms in the form that fused kernels evaluate inside their inner loop.
+
+Legend: B batch, H heads, N tokens, p coordinate axes, c = p(p+1)/2.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+__all__ = ["Columns", "Distances", "FoldableScore", "FusedScore", "Parabolas", "Terms"]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A term u_i . w_j inside the softmax scale, by narrow columns of 16-bit pieces; see `zoo.encodings.quadratic`.
+
+    Attributes:
+        queries: u, (B, H, N, n) float32, before it is cut into pieces; the last column is a row constant, which has
+            three pieces.
+        keys: (B or 1, N, width) pieces of w: n high halves, n high halves again, the low halves of the first `inexact`,
+            the high half of the last one once more; zeros up to a multiple of 8.
+        inexact: Columns of w that have a low half.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    inexact: int
+
+
+@dataclass(frozen=True)
+class Parabolas:
+    """A term t_i . D - D^T M_i D inside the softmax scale, from exact differences D = r_i - r_j.
+
+    Attributes:
+        coefficients: (B, H, N, c + p) float32: M_ab for a <= b, then t.
+        values: (B or 1, N, p) float32 coordinates.
+        positioned: (B or 1, N) float32, 1 for tokens with a position, else 0; `None` when all have one.
+    """
+
+    coefficients: Tensor
+    values: Tensor
+    positioned: Tensor | None
+
+
+@dataclass(frozen=True)
+class Distances:
+    """A bias -slope_h |D| after the softmax scale, minus infinity outside the field of view of a head.
+
+    Attributes:
+        slopes: (H,) float32.
+        values: (B or 1, N, p) float32 coordinates.
+        positioned: See `Parabolas`; pairs with a token without position have bias 0.
+        fields: (H, 2, p) float32: key j is seen if fields . D <= border for both; `None` when all are seen.
+        order: Of the norm: 2 Euclidean, 1 Manhattan.
+        border: Half the width of a border, in units of the coordinates.
+    """
+
+    slopes: Tensor
+    values: Tensor
+    positioned: Tensor | None
+    fields: Tensor | None = None
+    order: int = 2
+    border: float = 0.0
+
+
+Terms = Columns | Parabolas | Distances
+
+
+class FusedScore(ABC):
+    """A `zoo.encodings.base.Score` that fused kernels can evaluate, in most of its forms."""
+
+    @property
+    @abstractmethod
+    def term(self) -> str | None:
+        """Form that `terms` returns: `"columns"`, `"parabolas"`, `"distances"`, or `None` where there is none."""
+
+    @property
+    @abstractmethod
+    def axes(self) -> int:
+        """Coordinate axes p."""
+
+    @abstractmethod
+    def terms(self) -> Terms | None:
+        """The term itself."""
+
+
+class FoldableScore(ABC):
+    """A score that can be folded into q and k where that is safe."""
+
+    @property
+    @abstractmethod
+    def foldable(self) -> bool:
+        """Whether it is safe here."""
+
+    @abstractmethod
+    def fold(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """q and k (B, H, N, D) widened so that plain attention over them has the score."""

@@ -1,0 +1,262 @@
+"""Triton kernels of attention with a position term in the inner loop: forward, and backward without atomics.
+
+The logit of query i on key j is scale (q_i . k_j + b_ij) + c_ij. What b and c are is the KIND of a launch:
+
+- 0: nothing.
+- 1, columns: b is one more narrow matrix product, of query columns (float32 numbers, cut into 16-bit pieces here) and
+  key columns (16 bit, made once per forward); see `zoo.encodings.quadratic`.
+- 2, parabolas: b = t_i . D - D^T M_i D from exact differences of coordinates, for any extent.
+- 3, distances: c = -slope_h |D|, minus infinity outside the field of view of a head.
+
+Backward recomputes the logits twice, once by tiles of queries (dq and the gradient of the query terms) and once by
+tiles of keys (dk and dv), so that every sum has one owner and results do not depend on the order of programs. Key
+terms follow from coordinates and get no gradient. Gradients of query terms are sums over keys that nearly cancel: dS
+meets the key columns as a high and a low half, with float32 results.
+
+Legend: B batch, H heads, N tokens, D head width, M/N tile of queries/keys, W columns.
+"""
+
+# Annotations stay objects here, since Triton reads them.
+import triton
+import triton.language as tl
+
+__all__ = ["forward", "row_sums"]
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _tile(pid, TILES, CU, N, BLOCK: tl.constexpr, PACKED: tl.constexpr):
+    """First token and length of the sample that tile `pid` belongs to, and the tile's first token within it."""
+    if PACKED:
+        sample = tl.load(TILES + 2 * pid)
+        start = tl.load(CU + sample)
+        return start, tl.load(CU + sample + 1) - start, tl.load(TILES + 2 * pid + 1) * BLOCK
+    return 0, N, pid * BLOCK
+
+
+@triton.jit
+def _round(x, BF16: tl.constexpr):
+    """Rounds float32 to the precision of a 16-bit dtype by integer arithmetic, which no compiler takes for nothing."""
+    bits = x.to(tl.int32, bitcast=True)
+    bits = (bits + 0x8000) & -0x10000 if BF16 else (bits + 0x1000) & -0x2000
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _query_columns(U, rows, ok, n: tl.constexpr, i: tl.constexpr, W: tl.constexpr, dtype: tl.constexpr):
+    """Pieces of the columns of q: n high, n low, i high again for the low halves of k, the lowest of the constant."""
+    at = tl.arange(0, W)
+    source = tl.where(at < n, at, tl.where(at < 2 * n, at - n, tl.where(at < 2 * n + i, at - 2 * n, n - 1)))
+    u = tl.load(U + rows[:, None] * n + source[None, :], mask=ok[:, None] & (at < 2 * n + i + 1)[None, :], other=0.0)
+    high = _round(u, dtype == tl.bfloat16)
+    low = _round(u - high, dtype == tl.bfloat16)
+    low_part = (at >= n) & (at < 2 * n)
+    lowest_part = at >= 2 * n + i
+    piece = tl.where(lowest_part[None, :], u - high - low, tl.where(low_part[None, :], low, high))
+    return piece.to(dtype)
+
+
+@triton.jit
+def _spread(x, T: tl.constexpr):
+    """A number per query over the tile of logits, which is (keys, queries) when T."""
+    if T:
+        return x[None, :]
+    return x[:, None]
+
+
+@triton.jit
+def _difference(R, a: tl.constexpr, rows, ok, cols, okc, AXES: tl.constexpr, T: tl.constexpr):
+    """Query minus key along axis a."""
+    return _spread(tl.load(R + rows * AXES + a, mask=ok, other=0.0), T) - _spread(
+        tl.load(R + cols * AXES + a, mask=okc, other=0.0), not T
+    )
+
+
+@triton.jit
+def _known(KNOWN, rows, ok, cols, okc, T: tl.constexpr):
+    """1 where query and key have a position, else 0."""
+    query, key = tl.load(KNOWN + rows, mask=ok, other=0.0), tl.load(KNOWN + cols, mask=okc, other=0.0)
+    return _spread(query, T) * _spread(key, not T)
+
+
+@triton.jit
+def _parabolas(A, R, KNOWN, arow, rows, ok, cols, okc, AXES: tl.constexpr, HAS_KNOWN: tl.constexpr, T: tl.constexpr):
+    """T . D - D^T M D, by Horner's rule from differences."""
+    C: tl.constexpr = AXES * (AXES + 1) // 2
+    total = 0.0
+    for a in tl.static_range(AXES):
+        inner = _spread(tl.load(A + arow * (C + AXES) + C + a, mask=ok, other=0.0), T)
+        for b in tl.static_range(a, AXES):
+            m = tl.load(A + arow * (C + AXES) + (a * AXES - a * (a - 1) // 2 + b - a), mask=ok, other=0.0)
+            times = 1.0 if a == b else 2.0
+            inner = inner - _spread(times * m, T) * _difference(R, b, rows, ok, cols, okc, AXES, T)
+        total = total + inner * _difference(R, a, rows, ok, cols, okc, AXES, T)
+    if HAS_KNOWN:
+        total = total * _known(KNOWN, rows, ok, cols, okc, T)
+    return total
+
+
+@triton.jit
+def _parabola_gradient(
+    du, ds, R, KNOWN, rows, ok, cols, okc, AXES: tl.constexpr, W: tl.constexpr, HAS_KNOWN: tl.constexpr
+):
+    """Adds the sums over keys of dS times what the coefficients of `_parabolas` multiply."""
+    C: tl.constexpr = AXES * (AXES + 1) // 2
+    at = tl.arange(0, W)[None, :]
+    if HAS_KNOWN:
+        ds = ds * _known(KNOWN, rows, ok, cols, okc, False)
+    for a in tl.static_range(AXES):
+        da = ds * _difference(R, a, rows, ok, cols, okc, AXES, False)
+        du += tl.where(at == C + a, tl.sum(da, axis=1)[:, None], 0.0)
+        for b in tl.static_range(a, AXES):
+            times = -1.0 if a == b else -2.0
+            both = tl.sum(da * _difference(R, b, rows, ok, cols, okc, AXES, False), axis=1)
+            du += tl.where(at == a * AXES - a * (a - 1) // 2 + b - a, times * both[:, None], 0.0)
+    return du
+
+
+@triton.jit
+def _distances(
+    HEADS, R, KNOWN, h, rows, ok, cols, okc, AXES: tl.constexpr, ORDER: tl.constexpr, FIELDS: tl.constexpr,
+    BORDER: tl.constexpr, HAS_KNOWN: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """-slope |D| inside the two half-planes of a head, minus infinity outside."""
+    own = HEADS + h * (1 + 2 * AXES * FIELDS)
+    total = 0.0
+    for a in tl.static_range(AXES):
+        d = _difference(R, a, rows, ok, cols, okc, AXES, T)
+        total = total + (tl.abs(d) if ORDER == 1 else d * d)
+    bias = -tl.load(own) * (total if ORDER == 1 else tl.sqrt(total))
+    if FIELDS:
+        for plane in tl.static_range(2):
+            side = 0.0
+            for a in tl.static_range(AXES):
+                d = _difference(R, a, rows, ok, cols, okc, AXES, T)
+                side = side + tl.load(own + 1 + plane * AXES + a) * d
+            bias = tl.where(side <= BORDER, bias, float("-inf"))
+    if HAS_KNOWN:
+        bias = tl.where(_known(KNOWN, rows, ok, cols, okc, T) > 0.0, bias, 0.0)
+    return bias
+
+
+@triton.jit
+def _logits(
+    s, A, R, KNOWN, HEADS, MASK, h, arow, m, rows, ok, n, cols, okc, b_mask, scale,
+    KIND: tl.constexpr, AXES: tl.constexpr, ORDER: tl.constexpr, FIELDS: tl.constexpr, BORDER: tl.constexpr,
+    HAS_KNOWN: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """From products to logits in base 2: position terms that are not columns, scale, hidden keys."""
+    if KIND == 2:
+        s += _parabolas(A, R, KNOWN, arow, rows, ok, cols, okc, AXES, HAS_KNOWN, T)
+    s *= scale * LOG2E
+    if KIND == 3:
+        s += LOG2E * _distances(HEADS, R, KNOWN, h, rows, ok, cols, okc, AXES, ORDER, FIELDS, BORDER, HAS_KNOWN, T)
+    if HAS_MASK:
+        seen = tl.load(MASK + b_mask + n, mask=okc, other=0) != 0
+        s = tl.where(_spread(seen, not T), s, float("-inf"))
+    elif EDGE:
+        s = tl.where(_spread(okc, not T), s, float("-inf"))
+    if CAUSAL:
+        s = tl.where(_spread(m, T) >= _spread(n, not T), s, float("-inf"))
+    return s
+
+
+@triton.jit
+def _attend_tiles(
+    acc, top, total, q, qc, first, stop, K, KC, V, A, R, KNOWN, HEADS, MASK, h, arow, m, rows, ok, start, length,
+    key_base, b_mask, kn, vn, scale, D: tl.constexpr, W: tl.constexpr, KW, BN: tl.constexpr,
+    KIND: tl.constexpr, AXES: tl.constexpr, ORDER: tl.constexpr, FIELDS: tl.constexpr, BORDER: tl.constexpr,
+    HAS_KNOWN: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
+):  # fmt: skip
+    """Goes over keys `first` to `stop` of the sample; only with EDGE may tiles reach beyond its end."""
+    d, at = tl.arange(0, D), tl.arange(0, W)
+    for n0 in range(first, stop, BN):
+        n = n0 + tl.arange(0, BN)
+        okc = n < length
+        keys = start + n
+        if EDGE:
+            k = tl.load(K + keys[None, :] * kn + d[:, None], mask=okc[None, :], other=0.0)
+        else:
+            k = tl.load(K + keys[None, :] * kn + d[:, None])
+        s = tl.dot(q, k)
+        if KIND == 1:
+            kc = tl.load(
+                KC + (key_base + keys)[None, :] * KW + at[:, None], mask=okc[None, :] & (at < KW)[:, None], other=0.0
+            )
+            s = tl.dot(qc, kc, s)
+        s = _logits(
+            s, A, R, KNOWN, HEADS, MASK, h, arow, m, rows, ok, n, key_base + keys, okc, b_mask, scale,
+            KIND, AXES, ORDER, FIELDS, BORDER, HAS_KNOWN, HAS_MASK, CAUSAL, EDGE, False,
+        )  # fmt: skip
+        new = tl.maximum(top, tl.max(s, axis=1))
+        base = tl.where(new == float("-inf"), 0.0, new)  # A row that sees nothing so far.
+        p = tl.math.exp2(s - base[:, None])
+        fade = tl.math.exp2(top - base)
+        total = total * fade + tl.sum(p, axis=1)
+        if EDGE:
+            v = tl.load(V + keys[:, None] * vn + d[None, :], mask=okc[:, None], other=0.0)
+        else:
+            v = tl.load(V + keys[:, None] * vn + d[None, :])
+        acc = tl.dot(p.to(v.dtype), v, acc * fade[:, None])
+        top = new
+    return acc, top, total
+
+
+@triton.jit
+def forward(
+    Q, K, V, OUT, LSE, A, KC, R, KNOWN, HEADS, MASK, CU, TILES,
+    qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on, key_batch, mask_batch, H, N, scale, KW,
+    D: tl.constexpr, W: tl.constexpr, n_columns: tl.constexpr, inexact: tl.constexpr,
+    KIND: tl.constexpr, AXES: tl.constexpr, ORDER: tl.constexpr, FIELDS: tl.constexpr, BORDER: tl.constexpr,
+    HAS_KNOWN: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, PACKED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """One tile of queries: output and the logarithm (base 2) of the sum of exponentials."""
+    bh = tl.program_id(1)
+    b, h = (bh // H).to(tl.int64), bh % H
+    start, length, m0 = _tile(tl.program_id(0), TILES, CU, N, BM, PACKED)
+    if m0 >= length:
+        return
+    m = m0 + tl.arange(0, BM)
+    ok, tokens, d = m < length, start + m, tl.arange(0, D)
+    row = bh.to(tl.int64) * N + tokens
+    key_base = b * key_batch
+    q = tl.load(Q + b * qb + h * qh + tokens[:, None] * qn + d[None, :], mask=ok[:, None], other=0.0)
+    qc = q
+    if KIND == 1:
+        qc = _query_columns(A, row, ok, n_columns, inexact, W, q.dtype)
+    acc = tl.zeros([BM, D], dtype=tl.float32)
+    top = tl.full([BM], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([BM], dtype=tl.float32)
+    stop = tl.minimum(length, m0 + BM) if CAUSAL else length
+    full = stop // BN * BN
+    Kh, Vh = K + b * kb + h * kh, V + b * vb + h * vh
+    acc, top, total = _attend_tiles(
+        acc, top, total, q, qc, 0, full, Kh, KC, Vh, A, R, KNOWN, HEADS, MASK, h, row, m, key_base + tokens, ok,
+        start, length, key_base, b * mask_batch, kn, vn, scale, D, W, KW, BN,
+        KIND, AXES, ORDER, FIELDS, BORDER, HAS_KNOWN, HAS_MASK, CAUSAL, False,
+    )  # fmt: skip
+    acc, top, total = _attend_tiles(
+        acc, top, total, q, qc, full, stop, Kh, KC, Vh, A, R, KNOWN, HEADS, MASK, h, row, m, key_base + tokens, ok,
+        start, length, key_base, b * mask_batch, kn, vn, scale, D, W, KW, BN,
+        KIND, AXES, ORDER, FIELDS, BORDER, HAS_KNOWN, HAS_MASK, CAUSAL, True,
+    )  # fmt: skip
+    seen = total > 0.0
+    out = acc / tl.where(seen, total, 1.0)[:, None]
+    # Infinity makes the probabilities of a row that sees nothing zero in backward.
+    lse = tl.where(seen, top + tl.math.log2(tl.where(seen, total, 1.0)), float("inf"))
+    tl.store(OUT + b * ob + h * oh + tokens[:, None] * on + d[None, :], out.to(OUT.dtype.element_ty), mask=ok[:, None])
+    tl.store(LSE + row, lse, mask=ok)
+
+
+@triton.jit
+def row_sums(OUT, G, SUMS, ob, oh, on, gb, gh, gn, H, N, D: tl.constexpr, BM: tl.constexpr):
+    """Sum over channels of output times its gradient, per row."""
+    bh = tl.program_id(1)
+    b, h = (bh // H).to(tl.int64), bh % H
+    m, d = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, D)
+    ok = m < N
+    o = tl.load(OUT + b * ob + h * oh + m[:, None] * on + d[None, :], mask=ok[:, None], other=0.0).to(tl.float32)
+    g = tl.load(G + b * gb + h * gh + m[:, None] * gn + d[None, :], mask=ok[:, None], other=0.0).to(tl.float32)
+    tl.store(SUMS + bh.to(tl.int64) * N + m, tl.sum(o * g, axis=1), mask=ok)
