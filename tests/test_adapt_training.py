@@ -136,8 +136,8 @@ def test_gradient_checkpointing_gives_the_same_gradients(name, monkeypatch):
     backward(adapted, x)
     plain = {key: p.grad.clone() for key, p in adapted.named_parameters() if p.grad is not None}
     layer, calls = type(adapted.encodings[next(iter(adapted.encodings))]), []
-    fold = layer.fold
-    monkeypatch.setattr(layer, "fold", lambda self, *args: calls.append(1) or fold(self, *args))
+    score = layer.score
+    monkeypatch.setattr(layer, "score", lambda self, *args: calls.append(1) or score(self, *args))
     adapted.set_grad_checkpointing()
     backward(adapted, x)
     assert len(calls) == 2 * adapted.adapt_report.layers  # Once more, in the backward pass.

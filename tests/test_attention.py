@@ -200,19 +200,20 @@ def test_narrow_values_and_explicit_scale():
 
 
 def test_kernel_choice_is_forced_refused_and_reported(monkeypatch):
-    assert kernels.select().backend == "sdpa"
+    call = kernels.Call(torch.device("cpu"), torch.float32, 8, 8)
+    assert kernels.select(call).backend == "sdpa"
     monkeypatch.setenv("ZOO_KERNEL", "eager")
-    assert kernels.select().reason == "forced by ZOO_KERNEL"
+    assert kernels.select(call).reason == "forced by ZOO_KERNEL"
     with kernels.trace() as outer:
         with kernels.trace():
             pass
         block("none")(torch.randn(1, 4, DIM), coordinates.grid(2, 2))
     assert len(outer) == 1
     with kernels.use("sdpa"):
-        assert kernels.select().backend == "sdpa"
+        assert kernels.select(call).backend == "sdpa"
     monkeypatch.setenv("ZOO_KERNEL", "warp")
     with pytest.raises(ConfigError, match="unknown attention kernel 'warp'"):
-        kernels.select()
+        kernels.select(call)
     with pytest.raises(ConfigError, match="eager, sdpa"), kernels.use("flash"):
         pass
 

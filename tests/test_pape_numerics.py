@@ -27,9 +27,10 @@ def features(tokens, dtype):
 def logits(attention, x, coords, rows):
     """Scaled logits of some query rows: as the kernel sees them, and from the definition in float64."""
     q, k, _ = qkv(attention, x)
-    folded_q, folded_k, _, score = attention.encoding.encode_attention(
-        x, q, k, k, attention.frame(x, coords), attention.scale
-    )
+    frame = attention.frame(x, coords)
+    folded_q, folded_k, _, score = attention.encoding.encode_attention(x, q, k, k, frame, attention.scale)
+    if score.foldable:  # As attend does for PyTorch's kernels.
+        (folded_q, folded_k), score = score.fold(q, k), None
     wide = torch.promote_types(x.dtype, torch.float32)
     seen = attention.scale * (folded_q[:, :, rows].to(wide) @ folded_k.to(wide).mT)
     if score is not None:

@@ -75,14 +75,15 @@ def explain(
         ConfigError: On an unknown encoding, a bad option, or a forced kernel that cannot run the call.
     """
     from zoo.attention import CoordinateAttention
-    from zoo.coordinates import grid
+    from zoo.coordinates import Coordinates
     from zoo.kernels.dispatch import call_of
 
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     # The choice follows from one head and the coordinates: small tensors stand for those of the call.
     attention = CoordinateAttention(head_dim, 1, len(tokens), encoding, **encoding_options)
-    coords = grid(*tokens).with_prefix(prefix)
+    places = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float32) for n in tokens))
+    coords = Coordinates(places.reshape(1, -1, len(tokens))).with_prefix(prefix)
     count = coords.values.shape[-2]
     with torch.no_grad():
         frame = attention.encoding.frame(coords, dtype)

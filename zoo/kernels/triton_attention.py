@@ -32,7 +32,8 @@ def _tile(pid, TILES, CU, N, BLOCK: tl.constexpr, PACKED: tl.constexpr):
         sample = tl.load(TILES + 2 * pid)
         start = tl.load(CU + sample)
         return start, tl.load(CU + sample + 1) - start, tl.load(TILES + 2 * pid + 1) * BLOCK
-    return 0, N, pid * BLOCK
+    else:
+        return 0, N, pid * BLOCK
 
 
 @triton.jit
@@ -60,24 +61,34 @@ def _query_columns(U, rows, ok, n: tl.constexpr, i: tl.constexpr, W: tl.constexp
 @triton.jit
 def _spread(x, T: tl.constexpr):
     """A number per query over the tile of logits, which is (keys, queries) when T."""
-    if T:
+    if T:  # With no else branch Triton would type both returns.
         return x[None, :]
-    return x[:, None]
+    else:
+        return x[:, None]
+
+
+@triton.jit
+def _across(x, T: tl.constexpr):
+    """A number per key over the tile of logits."""
+    if T:
+        return x[:, None]
+    else:
+        return x[None, :]
 
 
 @triton.jit
 def _difference(R, a: tl.constexpr, rows, ok, cols, okc, AXES: tl.constexpr, T: tl.constexpr):
     """Query minus key along axis a."""
-    return _spread(tl.load(R + rows * AXES + a, mask=ok, other=0.0), T) - _spread(
-        tl.load(R + cols * AXES + a, mask=okc, other=0.0), not T
-    )
+    query = tl.load(R + rows * AXES + a, mask=ok, other=0.0)
+    key = tl.load(R + cols * AXES + a, mask=okc, other=0.0)
+    return _spread(query, T) - _across(key, T)
 
 
 @triton.jit
 def _known(KNOWN, rows, ok, cols, okc, T: tl.constexpr):
     """1 where query and key have a position, else 0."""
     query, key = tl.load(KNOWN + rows, mask=ok, other=0.0), tl.load(KNOWN + cols, mask=okc, other=0.0)
-    return _spread(query, T) * _spread(key, not T)
+    return _spread(query, T) * _across(key, T)
 
 
 @triton.jit
@@ -154,11 +165,11 @@ def _logits(
         s += LOG2E * _distances(HEADS, R, KNOWN, h, rows, ok, cols, okc, AXES, ORDER, FIELDS, BORDER, HAS_KNOWN, T)
     if HAS_MASK:
         seen = tl.load(MASK + b_mask + n, mask=okc, other=0) != 0
-        s = tl.where(_spread(seen, not T), s, float("-inf"))
+        s = tl.where(_across(seen, T), s, float("-inf"))
     elif EDGE:
-        s = tl.where(_spread(okc, not T), s, float("-inf"))
+        s = tl.where(_across(okc, T), s, float("-inf"))
     if CAUSAL:
-        s = tl.where(_spread(m, T) >= _spread(n, not T), s, float("-inf"))
+        s = tl.where(_spread(m, T) >= _across(n, T), s, float("-inf"))
     return s
 
 
