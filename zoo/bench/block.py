@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zoo.bench.timing import Timing, environment, interleaved, pick_device, pick_dtype, threads
+from zoo.bench.goals import Goal, judge
+from zoo.bench.timing import (
+    Timing,
+    compile_afresh,
+    environment,
+    interleaved,
+    parse_whole,
+    peak_mib,
+    pick_batch,
+    pick_device,
+    pick_dtype,
+    precision,
+    threads,
+)
 from zoo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["BASELINE", "BlockShape", "measure", "parse_grids", "parse_names"]
 
 BASELINE = "none"
-_CUDA_TOKENS = 2**14  # Enough to fill a large GPU; the batch is this over the tokens of a sample.
 _MAX_GRID = 256
 
 
@@ -68,10 +79,7 @@ def parse_grids(text: str) -> list[int]:
     Raises:
         ConfigError: If a side is not a whole number from 1 to 256.
     """
-    sides = [side.strip() for side in text.split(",") if side.strip()]
-    if not sides or not all(side.isdecimal() and 1 <= int(side) <= _MAX_GRID for side in sides):
-        raise ConfigError(f"grids are whole numbers from 1 to {_MAX_GRID} such as 14,32,64; got {text!r}")
-    return [int(side) for side in sides]
+    return parse_whole(text, "grids", highest=_MAX_GRID, example="14,32,64")
 
 
 def measure(
@@ -106,29 +114,35 @@ def measure(
 
     Returns:
         A JSON-ready dict; `rows` has one entry per grid and encoding with `median_ms`, `p90_ms`, `ratio` (of medians
-        to the baseline's), `frame_ms`, and on CUDA `memory_mib` (peak above what was held) and `memory_ratio`.
+        to the baseline's), `frame_ms`, and on CUDA `memory_mib` (peak above what was held) and `memory_ratio`. `goals`
+        are those of `zoo.bench.goals` that this run can be held against.
     """
-    import torch
-
     device, torch_dtype = pick_device(device), pick_dtype(dtype)
-    if batch is not None and batch < 1:
-        raise ConfigError(f"batch must be at least 1, got {batch}")
     rows: list[dict[str, Any]] = []
     with threads(cpu_threads):
         for grid in grids:
-            if compiled:  # All encodings share the code of a block, whose number of compiled versions is limited.
-                torch.compiler.reset()
-            tokens = grid * grid + 1
-            samples = batch or (max(1, _CUDA_TOKENS // tokens) if device.startswith("cuda") else 1)
-            runs = {
-                name: _Run(shape, name, grid, samples, train=train, compiled=compiled, device=device, dtype=torch_dtype)
-                for name in encodings
-            }
-            timings = interleaved(runs, repeats=repeats, device=device)
+            samples = pick_batch(batch, grid * grid + 1, device)
+            with compile_afresh(compiled):
+                runs = {
+                    name: _Run(
+                        shape, name, grid, samples, train=train, compiled=compiled, device=device, dtype=torch_dtype
+                    )
+                    for name in encodings
+                }
+                timings = interleaved(runs, repeats=repeats, device=device)
+                memory = {name: peak_mib(run, device) for name, run in runs.items()}
             frames = interleaved({name: run.make_frame for name, run in runs.items()}, repeats=repeats, device=device)
-            memory = {name: _peak_mib(run, device) for name, run in runs.items()}
             rows += [_row(name, encodings[0], grid, samples, timings, frames, memory) for name in encodings]
         made = environment(device)
+
+    def ratio(goal: Goal) -> float | None:
+        found = [row for row in rows if row["encoding"] == "pape" and row["tokens"] == goal.tokens]
+        return found[0]["ratio" if goal.quantity == "time" else "memory_ratio"] if found else None
+
+    step = "train" if train else "inference"
+    judged = (
+        judge("block", ratio, step=step, device=device, dtype=dtype, compiled=compiled) if shape == BlockShape() else []
+    )
     return {
         "bench": "attention" if shape.attention_only else "block",
         "train": train,
@@ -140,6 +154,7 @@ def measure(
         "repeats": repeats,
         "environment": made,
         "rows": rows,
+        "goals": judged,
     }
 
 
@@ -187,17 +202,16 @@ class _Run:
         from zoo.coordinates import grid as make_grid
 
         torch.manual_seed(0)
-        mixed = train and dtype != torch.float32
-        module = shape.build(encoding).to(device, torch.float32 if mixed else dtype).train(train)
+        wide, self._context = precision(device, dtype, train)
+        module = shape.build(encoding).to(device, wide).train(train)
         self._attention: Any = module if shape.attention_only else module.attn
         self._module: Callable[..., torch.Tensor] = torch.compile(module) if compiled else module
         self._parameters = list(module.parameters())
         self.coords = make_grid(grid, grid, device=device).with_prefix(1)
-        self.x = torch.randn(batch, grid * grid + 1, shape.dim, device=device, dtype=torch.float32 if mixed else dtype)
+        self.x = torch.randn(batch, grid * grid + 1, shape.dim, device=device, dtype=wide)
         self._gradient = torch.randn_like(self.x)
         self._train = train
-        self._autocast = torch.autocast(device.partition(":")[0], dtype) if mixed else contextlib.nullcontext()
-        with torch.inference_mode(not train), self._autocast:
+        with torch.inference_mode(not train), self._context:
             self.frame = self.make_frame()
 
     def make_frame(self) -> Any:
@@ -215,19 +229,7 @@ class _Run:
         x = self.x.detach().requires_grad_()
         for parameter in self._parameters:
             parameter.grad = None
-        with self._autocast:
+        with self._context:
             out = self._module(x, self.coords, frame=self.frame)
         out.backward(self._gradient.to(out.dtype))
         return out
-
-
-def _peak_mib(run: _Run, device: str) -> float | None:
-    if not device.startswith("cuda"):
-        return None
-    import torch
-
-    held = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    run()
-    torch.cuda.synchronize(device)
-    return (torch.cuda.max_memory_allocated(device) - held) / 2**20

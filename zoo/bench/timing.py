@@ -12,11 +12,25 @@ from typing import Any
 
 from zoo.errors import ConfigError
 
-__all__ = ["Timing", "environment", "interleaved", "pick_device", "pick_dtype", "threads"]
+__all__ = [
+    "Timing",
+    "compile_afresh",
+    "environment",
+    "interleaved",
+    "parse_whole",
+    "peak_mib",
+    "pick_batch",
+    "pick_device",
+    "pick_dtype",
+    "precision",
+    "threads",
+]
 
 # Short calls are repeated within a sample until it lasts about this long: the clock and the launch jitter vanish in it.
 _SAMPLE_MS = 5.0
 _DTYPES = ("float32", "bfloat16", "float16")
+_CUDA_TOKENS = 2**14  # Enough to fill a large GPU; the batch is this over the tokens of a sample.
+_VERSIONS = 64  # Of one function, one for each alternative that is measured.
 
 
 @dataclass(frozen=True)
@@ -113,6 +127,79 @@ def pick_dtype(dtype: str) -> Any:
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
     return getattr(torch, dtype)
+
+
+def pick_batch(batch: int | None, tokens: int, device: str) -> int:
+    """The number of samples asked for; by default about 16,384 tokens on CUDA and one sample on the CPU.
+
+    Args:
+        batch: What was asked for.
+        tokens: Tokens of a sample.
+        device: From `pick_device`.
+
+    Raises:
+        ConfigError: If it is below 1.
+    """
+    if batch is None:
+        return max(1, _CUDA_TOKENS // tokens) if device.startswith("cuda") else 1
+    if batch < 1:
+        raise ConfigError(f"batch must be at least 1, got {batch}")
+    return batch
+
+
+def parse_whole(text: str, what: str, *, highest: int, example: str) -> list[int]:
+    """Comma-separated whole numbers from 1 to `highest`.
+
+    Raises:
+        ConfigError: If there is none, or one is not such a number.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and 1 <= int(part) <= highest for part in parts):
+        raise ConfigError(f"{what} are whole numbers from 1 to {highest} such as {example}; got {text!r}")
+    return [int(part) for part in parts]
+
+
+def precision(device: str, dtype: Any, train: bool) -> tuple[Any, contextlib.AbstractContextManager[Any]]:
+    """How a network runs in a dtype: converted for inference, float32 parameters under autocast for a train step.
+
+    Returns:
+        The dtype of parameters and inputs, and the context to run in.
+    """
+    import torch
+
+    if train and dtype != torch.float32:
+        return torch.float32, torch.autocast(device.partition(":")[0], dtype)
+    return dtype, contextlib.nullcontext()
+
+
+def peak_mib(call: Callable[[], object], device: str) -> float | None:
+    """Peak memory of one call above what was held before it, in MiB; known on CUDA only."""
+    if not device.startswith("cuda"):
+        return None
+    import torch
+
+    held = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    call()
+    torch.cuda.synchronize(device)
+    return (torch.cuda.max_memory_allocated(device) - held) / 2**20
+
+
+@contextlib.contextmanager
+def compile_afresh(compiled: bool) -> Iterator[None]:
+    """Forgets what was compiled before, and lets torch compile the code that alternatives share once for each of them.
+
+    By default it gives up after 8 versions and runs the others uncompiled. Does nothing when not `compiled`.
+    """
+    if not compiled:
+        yield
+        return
+    import torch
+    import torch._dynamo
+
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(recompile_limit=_VERSIONS):
+        yield
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
-"""`zoo bench`: how long a prediction takes, and what each position encoding costs a block."""
+"""`zoo bench`: how long predictions and models take, and what each position encoding costs a block and attention."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ import typer
 __all__ = ["bench"]
 
 bench = typer.Typer(
-    help="Measure speed: single-picture latency, and the cost of each position encoding.",
+    help="Measure speed: single-picture latency, whole models, and the cost of each position encoding.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -19,7 +20,15 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; by defaul
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 Threads = Annotated[int, typer.Option(help="Threads of PyTorch on the CPU.")]
 Repeats = Annotated[int, typer.Option(help="Samples of each timing.")]
+Batch = Annotated[int | None, typer.Option(help="Samples; by default about 16,384 tokens on CUDA, 1 on the CPU.")]
+Train = Annotated[bool, typer.Option("--train", help="Forward and backward instead of inference.")]
+Compile = Annotated[bool, typer.Option("--compile", help="Measure under torch.compile.")]
+Out = Annotated[Path | None, typer.Option(help="Write the whole result to this JSON file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")]
+
+
+# Columns of words; others hold numbers.
+_WORDS = ("encoding", "kernel", "runs", "model")
 
 
 @bench.command("predict")
@@ -64,14 +73,12 @@ def block(
     dim: Annotated[int, typer.Option(help="Feature width.")] = 768,
     heads: Annotated[int, typer.Option(help="Attention heads.")] = 12,
     mlp_dim: Annotated[int, typer.Option(help="Width of the MLP.")] = 3072,
-    batch: Annotated[
-        int | None, typer.Option(help="Samples; by default about 16,384 tokens on CUDA, 1 on the CPU.")
-    ] = None,
+    batch: Batch = None,
     attention: Annotated[
         bool, typer.Option("--attention", help="Only the attention module, without norms and MLP.")
     ] = False,
-    train: Annotated[bool, typer.Option("--train", help="Forward and backward instead of inference.")] = False,
-    compiled: Annotated[bool, typer.Option("--compile", help="Measure under torch.compile.")] = False,
+    train: Train = False,
+    compiled: Compile = False,
     device: Device = None,
     dtype: Dtype = "float32",
     threads: Threads = 2,
@@ -108,17 +115,224 @@ def block(
             f"{row['p90_ms']:.2f}",
             f"{row['ratio']:.2f}",
             f"{row['frame_ms']:.2f}",
-            "" if row["memory_ratio"] is None else f"{row['memory_ratio']:.2f}",
+            _number(row["memory_ratio"], ".2f"),
         ]
         for row in result["rows"]
     ]
     what = "attention" if attention else "block"
-    step = "train step" if train else "inference"
-    title = f"{what}, {step}, width {dim}, {heads} heads, {dtype}{', compiled' if compiled else ''}"
+    title = f"{what}, {_step(train)}, width {dim}, {heads} heads, {dtype}{', compiled' if compiled else ''}"
     heading = ["tokens", "batch", "encoding", "median (ms)", "90 % (ms)", "time / none", "frame (ms)", "memory / none"]
-    if all(not row[-1] for row in cells):  # Peak memory is only known on CUDA.
-        heading, cells = heading[:-1], [row[:-1] for row in cells]
-    _print_table(title, heading, cells, result["environment"])
+    _print_table(title, *_known(heading, cells), result["environment"])
+    _print_goals(result)
+
+
+@bench.command("attention")
+def attention(
+    encodings: Annotated[
+        str, typer.Option(help="Comma-separated; `none` with the default kernel is always measured.")
+    ] = "none,rope,pope,pape,pape-ri,alibi,lookhere",
+    kernels: Annotated[
+        str | None, typer.Option(help="Comma-separated kernels to force, auto for the default one; by default all.")
+    ] = None,
+    grids: Annotated[str, typer.Option(help="Sides of square token grids; a class token is added.")] = "14,32,64",
+    packed: Annotated[
+        bool, typer.Option("--packed", help="Also packed samples of 200 to 1800 tokens (32 of them on CUDA, else 4).")
+    ] = False,
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 12,
+    head_dim: Annotated[int, typer.Option(help="Width of a head.")] = 64,
+    batch: Batch = None,
+    train: Train = False,
+    both: Annotated[bool, typer.Option("--both", help="Inference, then forward and backward.")] = False,
+    compiled: Compile = False,
+    device: Device = None,
+    dtype: Dtype = "float32",
+    threads: Threads = 2,
+    repeats: Repeats = 15,
+    error_tokens: Annotated[int, typer.Option(help="Longest sample whose errors are computed.")] = 1100,
+    out: Out = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios: .png, .svg or .pdf.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time the core of attention (encoding and kernel, no projections) next to attention without positions.
+
+    Every encoding is measured with every kernel, which says why where it does not run a call. TFLOP/s count the
+    products of heads of --head-dim, whatever an encoding makes of it. Errors are relative to float64 (Frobenius norm).
+    """
+    from zoo.bench.attention import KERNELS, measure, parse_kernels
+    from zoo.bench.block import parse_grids, parse_names
+    from zoo.bench.goals import CONDITIONS
+    from zoo.bench.plots import attention_figure, check_figure_path
+    from zoo.cli.eval import _write
+
+    if plot is not None:
+        check_figure_path(plot)
+    result = measure(
+        encodings=parse_names(encodings),
+        kernels=KERNELS if kernels is None else parse_kernels(kernels),
+        grids=parse_grids(grids),
+        packed=packed,
+        heads=heads,
+        head_dim=head_dim,
+        batch=batch,
+        steps=("inference", "train") if both else ("train",) if train else ("inference",),
+        compiled=compiled,
+        device=device,
+        dtype=dtype,
+        cpu_threads=threads,
+        repeats=repeats,
+        error_tokens=error_tokens,
+    )
+    if as_json:
+        print(json.dumps(result, indent=2))
+    else:
+        _print_attention(result)
+        _print_goals(result, otherwise=f"no goal of this project is for such a run: they are for {CONDITIONS}")
+    if out is not None:  # Last: a disk that is full must not cost the numbers.
+        _write(out, result)
+    if plot is not None:
+        from zoo.viz import save
+
+        save(attention_figure(result), plot)
+
+
+@bench.command("model")
+def model(
+    models: Annotated[
+        str, typer.Option(help="Comma-separated names, timm:NAME for timm's; timm's ViT-B/16 is always measured.")
+    ] = "none-vit-b-in1k,rope-vit-b-in1k,pape-vit-b-in1k,"
+    "timm:vit_base_patch16_rope_224,timm:vit_base_patch16_rope_mixed_224",
+    sizes: Annotated[str, typer.Option(help="Sides of square inputs in pixels.")] = "224,512,1024",
+    batch: Batch = None,
+    train: Train = False,
+    compiled: Compile = False,
+    device: Device = None,
+    dtype: Dtype = "float32",
+    threads: Threads = 2,
+    repeats: Repeats = 10,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Time image classifiers without weights, next to timm's ViT-B/16 with absolute positions."""
+    from zoo.bench.model import measure, parse_models, parse_pixels
+    from zoo.cli.eval import _write
+
+    result = measure(
+        models=parse_models(models),
+        sizes=parse_pixels(sizes),
+        batch=batch,
+        train=train,
+        compiled=compiled,
+        device=device,
+        dtype=dtype,
+        cpu_threads=threads,
+        repeats=repeats,
+    )
+    if as_json:
+        print(json.dumps(result, indent=2))
+    else:
+        cells = [
+            [
+                f"{row['size']} px",
+                str(row["batch"]),
+                row["model"],
+                f"{row['parameters'] / 1e6:.1f}",
+                f"{row['images_per_s']:,.1f}",
+                f"{row['median_ms']:.1f}",
+                f"{row['p90_ms']:.1f}",
+                f"{row['ratio']:.2f}",
+                _number(row["memory_mib"], ",.0f"),
+                _number(row["memory_ratio"], ".2f"),
+            ]
+            for row in result["rows"]
+        ]
+        heading = ["size", "batch", "model", "parameters (M)", "images/s", "median (ms)", "90 % (ms)", "time / timm"]
+        heading += ["memory (MiB)", "memory / timm"]
+        title = f"classifiers, {_step(train)}, {dtype}{', compiled' if compiled else ''}"
+        _print_table(title, *_known(heading, cells), result["environment"])
+        _print_goals(result)
+    if out is not None:
+        _write(out, result)
+
+
+def _print_attention(result: dict[str, Any]) -> None:
+    for step in ("inference", "train"):
+        rows = [row for row in result["rows"] if row[step]]
+        if not rows:
+            continue
+        cells = []
+        for row in rows:
+            figures, errors = row[step], row[step]["errors"] or {}
+            qkv = [errors[name] for name in ("dq", "dk", "dv") if errors.get(name) is not None]
+            cells.append(
+                [
+                    row["workload"],
+                    str(row["batch"]),
+                    row["encoding"],
+                    row["kernel"],
+                    row["runs"],
+                    f"{figures['median_ms']:.2f}",
+                    f"{figures['p90_ms']:.2f}",
+                    f"{figures['ratio']:.2f}",
+                    f"{figures['tflops']:.3g}",
+                    _number(figures["memory_mib"], ",.0f"),
+                    _number(figures["memory_ratio"], ".2f"),
+                    _number(errors.get("output"), ".1e"),
+                    _number(max(qkv, default=None), ".1e"),
+                    _number(errors.get("parameters"), ".1e"),
+                ]
+            )
+        heading = [
+            "tokens",
+            "batch",
+            "encoding",
+            "kernel",
+            "runs",
+            "median (ms)",
+            "90 % (ms)",
+            "time / none",
+            "TFLOP/s",
+        ]
+        heading += ["memory (MiB)", "memory / none", "error", "of dq, dk, dv", "of weights"]
+        how = f"{result['dtype']}{', compiled' if result['compiled'] else ''}"
+        title = f"attention core, {_step(step == 'train')}, {result['heads']} heads of {result['head_dim']}, {how}"
+        _print_table(title, *_known(heading, cells), result["environment"])
+    _print_refused(result["rows"])
+
+
+def _print_refused(rows: list[dict[str, Any]]) -> None:
+    """One line for each reason: all encodings that a kernel refuses for it, on all workloads alike."""
+    encodings: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        if row["refused"]:
+            why = row["refused"].partition("cannot run this call: ")[2] or row["refused"]
+            encodings.setdefault((row["kernel"], why, row["workload"]), []).append(row["encoding"])
+    workloads: dict[tuple[str, str, str], list[str]] = {}
+    for (kernel, why, workload), names in encodings.items():
+        workloads.setdefault((kernel, ", ".join(names), why), []).append(workload)
+    for (kernel, refused, why), where in workloads.items():
+        print(f"not run with {kernel}: {refused} ({', '.join(where)}): {why}")
+
+
+def _print_goals(result: dict[str, Any], otherwise: str = "") -> None:
+    for goal in result["goals"]:
+        met = "met" if goal["met"] else "not met"
+        print(f"goal for pape: {goal['goal']} at most {goal['limit']:.2f}; measured {goal['measured']:.3f}: {met}")
+    if not result["goals"] and otherwise:
+        print(otherwise)
+
+
+def _step(train: bool) -> str:
+    return "train step" if train else "inference"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def _known(heading: list[str], cells: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Leaves out columns without a figure: peak memory is only known on CUDA, for example."""
+    kept = [index for index in range(len(heading)) if any(row[index] for row in cells)]
+    return [heading[index] for index in kept], [[row[index] for index in kept] for row in cells]
 
 
 def _print_table(title: str, heading: list[str], cells: list[list[str]], made: dict[str, Any]) -> None:
@@ -127,12 +341,12 @@ def _print_table(title: str, heading: list[str], cells: list[list[str]], made: d
 
     table = Table(title=title, title_justify="left")
     for index, name in enumerate(heading):
-        table.add_column(name, justify="left" if index == 0 or name == "encoding" else "right")
+        table.add_column(name, justify="left" if index == 0 or name in _WORDS else "right")
     for row in cells:
         table.add_row(*row)
     console = Console()
     if not console.is_terminal:  # A file has no width: wide enough that no cell wraps.
-        console = Console(width=120)
+        console = Console(width=200)
     console.print(table)
     used = f"CUDA {made['cuda']}" if made["cuda"] else f"{made['threads']} threads"
     print(f"{made['device']}, PyTorch {made['torch']}, {used}, Python {made['python']}")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import Frame, number_option
 from zoo.encodings.quadratic import QuadraticEncoding, QuadraticFrame, QuadraticScore, make_frame, pairs
+from zoo.kernels.coefficients import fused_coefficients_problem, kernel_dtype, quadratic_coefficients
 
 __all__ = ["RELEASED_PARABOLAS", "PaPE"]
 
@@ -83,12 +84,23 @@ class PaPE(QuadraticEncoding):
         Returns:
             M_ab for a <= b as (B, H, N, p(p+1)/2), and t as (B, H, N, p), or `None` for zero.
         """
+        kernel = self._kernel_dtype(x) if dtype == reduction == torch.float32 else None
         with torch.autocast(x.device.type, enabled=False):
-            x = x.to(dtype)
-            position = self.directions(x)
+            position = self.directions(x.new_empty(0, dtype=dtype))
             products = torch.stack([position[..., i] * position[..., j] for i, j in pairs(self.coord_dim)], dim=-1)
+            if kernel is not None:
+                weight = self.a.weight.to(kernel).unflatten(0, (self.num_heads, self.parabolas))
+                return quadratic_coefficients(x.to(kernel), weight, products, self._slopes(position))
+            x = x.to(dtype)
             m = torch.matmul(self.curvature(x).to(reduction), products.to(reduction)).to(dtype)
             return m, self.slope(x, position)
+
+    def _kernel_dtype(self, x: Tensor) -> torch.dtype | None:
+        """The dtype in which one kernel makes both coefficients, or `None` where it cannot or they are not PaPE's."""
+        own = type(self).curvature is PaPE.curvature and type(self).slope is PaPE.slope
+        if not own or fused_coefficients_problem(x, self.parabolas, self.coord_dim):
+            return None
+        return kernel_dtype(x)
 
     def directions(self, x: Tensor) -> Tensor:
         """W_p of every head, (H, m, p), in the dtype and on the device of x."""
@@ -101,9 +113,13 @@ class PaPE(QuadraticEncoding):
 
     def slope(self, x: Tensor, position: Tensor) -> Tensor | None:
         """The linear term t_i = W_p^T b_i by one C x (H p) projection: (B, N, C) -> (B, H, N, p)."""
-        weight = self.b.weight.to(x.dtype).unflatten(0, (self.num_heads, self.parabolas))
-        linear = torch.matmul(position.transpose(1, 2), weight).flatten(0, 1)
+        linear = self._slopes(position).flatten(0, 1)
         return F.linear(x, linear).unflatten(-1, (self.num_heads, self.coord_dim)).transpose(1, 2)
+
+    def _slopes(self, position: Tensor) -> Tensor:
+        """W_p^T W_b of every head: (H, p, C)."""
+        weight = self.b.weight.to(position.dtype).unflatten(0, (self.num_heads, self.parabolas))
+        return torch.matmul(position.transpose(1, 2), weight)
 
     def score(self, x: Tensor, frame: Frame, scale: float) -> QuadraticScore:
         """See `AttentionEncoding.score`."""

@@ -97,4 +97,4 @@ class FoldableScore(ABC):
 
     @abstractmethod
     def fold(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """q and k (B, H, N, D) widened so that plain attention over them has the score."""
+        """Q and k (B, H, N, D) widened so that plain attention over them has the score."""

@@ -71,7 +71,7 @@ def attend(
     if choice.backend == "triton":
         return _triton(q, k, v, scale, mask, score, causal, cu_seqlens)
     with torch.autocast(q.device.type, enabled=False):
-        if choice.backend not in ("dense", "flex"):
+        if choice.method == "fold":
             q, k, score = _folded(q, k, score)
         if cu_seqlens is not None:
             return _packed(choice.backend, q, k, v, scale, mask, score, causal, cu_seqlens)
@@ -96,6 +96,7 @@ def call_of(
         mask_dims=0 if mask is None else mask.dim(),
         causal=causal,
         packed=packed,
+        gradients=torch.is_grad_enabled() and q.requires_grad,
     )
 
 
@@ -179,7 +180,7 @@ def _hide(k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Te
 
 
 def _causal_mask(queries: int, rows: slice, keys: int, device: torch.device) -> Tensor:
-    index = torch.arange(rows.start, min(rows.stop, queries), device=device)
+    index = torch.arange(queries, device=device)[rows]
     return index[:, None] >= torch.arange(keys, device=device)
 
 
@@ -244,8 +245,7 @@ def _scored(
     queries, keys = q.shape[2], k.shape[2]
     wide_q, wide_k, wide_v = q.to(dtype), k.to(dtype), v.to(dtype)
 
-    def block(q_rows: Tensor, start: int, stop: int) -> Tensor:
-        rows = slice(start, stop)
+    def block(q_rows: Tensor, rows: slice) -> Tensor:
         bias = score.bias(rows).to(dtype)
         seen = _combine(visible, causal, queries, keys, rows, q.device)
         if seen is None:
@@ -267,8 +267,7 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Tensor | None
     dtype = algebra_dtype(q.dtype, k.dtype)
     wide_q, wide_k = scale * q.to(dtype), k.to(dtype).transpose(-1, -2)
 
-    def block(q_rows: Tensor, start: int, stop: int) -> Tensor:
-        rows = slice(start, stop)
+    def block(q_rows: Tensor, rows: slice) -> Tensor:
         logits = q_rows @ wide_k
         bias = score.bias(rows)
         logits = logits + bias if torch.is_grad_enabled() else logits.add_(bias)
@@ -281,19 +280,19 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Tensor | None
     return _by_rows(block, wide_q, keys, _DENSE_ELEMENTS)
 
 
-def _by_rows(block: Callable[[Tensor, int, int], Tensor], q: Tensor, keys: int, elements: int) -> Tensor:
-    """Runs `block(rows of q, start, stop)` on as many query rows at a time as make `elements` logits."""
+def _by_rows(block: Callable[[Tensor, slice], Tensor], q: Tensor, keys: int, elements: int) -> Tensor:
+    """Runs `block(rows of q, which)` on as many query rows at a time as make `elements` logits."""
     queries = q.shape[2]
     step = max(1, elements // max(1, q.shape[0] * q.shape[1] * keys))
     if step >= queries:
-        return block(q, 0, queries)
+        return block(q, slice(None))  # No numbers: compiled code is good for other sizes.
     parts = []
     for start in range(0, queries, step):
-        stop = min(start + step, queries)
+        rows = slice(start, min(start + step, queries))
         if torch.is_grad_enabled():  # Recompute the bias of a block in backward instead of keeping all of it.
-            parts.append(checkpoint(block, q[:, :, start:stop], start, stop, use_reentrant=False))
+            parts.append(checkpoint(block, q[:, :, rows], rows, use_reentrant=False))
         else:
-            parts.append(block(q[:, :, start:stop], start, stop))
+            parts.append(block(q[:, :, rows], rows))
     return torch.cat(parts, dim=2)
 
 
@@ -304,7 +303,8 @@ class _Window:
         self.score, self.start, self.stop = score, start, stop
 
     def bias(self, rows: slice) -> Tensor:
-        shifted = slice(self.start + rows.start, min(self.start + rows.stop, self.stop))
+        start, stop, _ = rows.indices(self.stop - self.start)
+        shifted = slice(self.start + start, self.start + stop)
         return self.score.bias(shifted)[..., self.start : self.stop]
 
 

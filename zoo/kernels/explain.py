@@ -13,10 +13,10 @@ __all__ = ["Explanation", "explain"]
 
 _SLOWER = {
     "eager": "it makes the whole matrix of logits; it is the reference",
-    "sdpa": "an additive score goes to it by blocks of query rows in float32",
+    "sdpa": "it would take wider q and k, or an additive score by blocks of query rows in float32",
     "dense": "it makes the logits of a block of query rows",
     "flex": "its generated kernels were slower where measured",
-    "triton": "q and k widened by the position term are faster in PyTorch's kernels where measured",
+    "triton": "without a position term PyTorch's own kernels are faster",
 }
 
 
@@ -51,6 +51,7 @@ def explain(
     mask: bool = False,
     causal: bool = False,
     packed: bool = False,
+    training: bool = False,
     **encoding_options: Any,
 ) -> Explanation:
     """Says which kernel attention would run on, without running it.
@@ -66,6 +67,7 @@ def explain(
         mask: Whether padding is masked.
         causal: Query i sees keys 0..i.
         packed: Whether several samples are packed along the tokens.
+        training: Whether gradients are asked for.
         **encoding_options: Options of the encoding.
 
     Returns:
@@ -92,7 +94,7 @@ def explain(
         q, k, v, score = attention.encoding.encode_attention(x, q, k, v, frame, attention.scale)
     shape = torch.ones(1, count, dtype=torch.bool) if mask else None
     found = call_of(q, k, v, score, shape, causal, packed)
-    call = Call(**{**found.__dict__, "device": torch.device(device)})
+    call = Call(**{**found.__dict__, "device": torch.device(device), "gradients": training})
     choice = select(call)
     others = {}
     for name in FORCIBLE:

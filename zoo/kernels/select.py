@@ -59,6 +59,7 @@ class Call:
         mask_dims: Dimensions of the mask, 0 for none.
         causal: Query i sees keys 0..i.
         packed: Several samples lie along the tokens.
+        gradients: Gradients will be asked for.
     """
 
     device: torch.device
@@ -74,6 +75,20 @@ class Call:
     mask_dims: int = 0
     causal: bool = False
     packed: bool = False
+    gradients: bool = False
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the kernel runs in 16 bit."""
+        return self.dtype in (torch.float16, torch.bfloat16)
+
+    @property
+    def to_fold(self) -> bool:
+        """Whether PyTorch's kernels get the score folded into q and k.
+
+        Not for gradients in 16 bit: they would be rounded before the terms of the curvature's gradient cancel.
+        """
+        return self.folds and not (self.gradients and self.narrow)
 
 
 def _check(name: str) -> str:
@@ -141,6 +156,8 @@ def _flex_problem(call: Call) -> str | None:
         return "it is for additive scores that have a form for it"
     if call.mask_dims or call.causal or call.packed:
         return "it takes no mask here"
+    if call.gradients and call.device.type == "cpu":
+        return "on a CPU it has no gradients"
     return "it takes heads at least 16 wide" if call.width < 16 else None
 
 
@@ -170,9 +187,9 @@ def select(call: Call) -> Choice:
     if _triton_problem(call) is None:
         if call.packed:
             return Choice("triton", _method("triton", call), "packed samples without padding")
-        if call.scored and not call.folds:
-            return Choice("triton", "inside", "the position term is evaluated inside the kernel")
-    if call.scored and not call.folds and call.device.type == "cuda" and call.dtype in (torch.float16, torch.bfloat16):
+        if call.scored:
+            return Choice("triton", "inside", "the position term is evaluated inside: exact, and q and k stay narrow")
+    if call.scored and not call.to_fold and call.device.type == "cuda" and call.narrow:
         return Choice("dense", "inside", "an additive score in 16 bit on CUDA")
     return Choice("sdpa", _method("sdpa", call), "default")
 
@@ -182,7 +199,7 @@ def _method(backend: str, call: Call) -> str:
         return "plain"
     if backend in ("dense", "triton", "flex"):
         return "inside"
-    return "fold" if call.folds else "rows"
+    return "fold" if call.to_fold else "rows"
 
 
 def record(choice: Choice) -> None:
