@@ -98,8 +98,8 @@ def measure(
         error_tokens: Errors are computed for samples up to this length; dense float64 attention is slow beyond.
 
     Returns:
-        A JSON-ready dict. `rows` has one entry per workload, encoding and kernel: `runs` says what runs and `refused`
-        why it does not. Under the name of each step it has `median_ms`, `p90_ms`, `ratio` (of medians to attention
+        A JSON-ready dict. `rows` has one entry per workload, encoding and kernel: `refused` says why it
+        does not run. Under the name of each step it has `runs` (what runs), `median_ms`, `p90_ms`, `ratio` (of medians to attention
         without positions by its default kernel), `tflops` (10^12 operations a second, counted for D), on CUDA
         `memory_mib` (peak above what was held) and `memory_ratio`, and `errors`: relative Frobenius norms against
         float64 of `output` and, in a train step, of `dq`, `dk`, `dv` and the gradients of all `parameters`. `goals` are
@@ -169,7 +169,6 @@ def _measure_workload(
             "batch": len(workload.lengths),
             "encoding": pair[0],
             "kernel": pair[1],
-            "runs": None,
             "refused": None,
             **dict.fromkeys(STEPS),
         }
@@ -195,7 +194,6 @@ def _measure_workload(
                     row["refused"] = f"fails ({step}): {one_line(str(error))[:200] or type(error).__name__}"
                 else:
                     cores[f"{encoding}/{kernel}"] = core
-                    row["runs"] = f"{core.choice.backend}, {core.choice.method}"
             if _BASELINE_NAME not in cores:
                 why = rows[BASELINE, AUTO]["refused"]
                 raise ConfigError(
@@ -206,7 +204,8 @@ def _measure_workload(
             errors = all_errors(cores, sample)
         for (encoding, kernel), row in rows.items():
             if (name := f"{encoding}/{kernel}") in cores:
-                row[step] = _figures(name, timings, memory, flops) | {"errors": errors.get(name)}
+                ran = {"runs": f"{cores[name].choice.backend}, {cores[name].choice.method}"}
+                row[step] = ran | _figures(name, timings, memory, flops) | {"errors": errors.get(name)}
     return list(rows.values())
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -97,10 +97,12 @@ class Core:
     def _choose(self) -> Choice:
         """What would run, without running it."""
         packed = self.inputs.workload.coords.packed
-        with torch.inference_mode(), self._context, self._forced():
+        with torch.inference_mode(), self._context:
             x, q, k, v = (tensor[:1] for tensor in self.tensors)
             q, k, v, score = self.encoding.encode_attention(x, q, k, v, self.frame, self.scale)
-            return select(call_of(q, k, v, score, None, False, packed))
+            call = call_of(q, k, v, score, None, False, packed)
+        with self._forced():
+            return select(replace(call, gradients=self.train))
 
     def _forced(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._kernel is None else use(self._kernel)

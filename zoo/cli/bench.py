@@ -269,7 +269,7 @@ def _print_attention(result: dict[str, Any]) -> None:
                     str(row["batch"]),
                     row["encoding"],
                     row["kernel"],
-                    row["runs"],
+                    figures["runs"],
                     f"{figures['median_ms']:.2f}",
                     f"{figures['p90_ms']:.2f}",
                     f"{figures['ratio']:.2f}",
