@@ -360,7 +360,7 @@ def test_triton_rows_by_its_interpreter() -> None:
         "rows = measure(encodings=['pape'], kernels=['triton'], grids=[3], heads=2, head_dim=16, device='cpu',\n"
         "               dtype='float16', repeats=1, steps=('inference', 'train'))['rows']\n"
         "errors = [row[step]['errors'] for row in rows for step in ('inference', 'train')]\n"
-        "assert rows[1]['runs'] == 'triton, inside', rows[1]\n"
+        "assert rows[1]['train']['runs'] == 'triton, inside', rows[1]\n"
         "assert all(error < 1e-2 for one in errors for error in one.values() if error is not None), errors\n"
         "print('errors', errors)\n"
     )

@@ -98,8 +98,8 @@ def measure(
         error_tokens: Errors are computed for samples up to this length; dense float64 attention is slow beyond.
 
     Returns:
-        A JSON-ready dict. `rows` has one entry per workload, encoding and kernel: `refused` says why it
-        does not run. Under the name of each step it has `runs` (what runs), `median_ms`, `p90_ms`, `ratio` (of medians to attention
+        A JSON-ready dict. `rows` has one entry per workload, encoding and kernel: `refused` says why it does not run.
+        Under the name of each step it has `runs` (what runs), `median_ms`, `p90_ms`, `ratio` (of medians to attention
         without positions by its default kernel), `tflops` (10^12 operations a second, counted for D), on CUDA
         `memory_mib` (peak above what was held) and `memory_ratio`, and `errors`: relative Frobenius norms against
         float64 of `output` and, in a train step, of `dq`, `dk`, `dv` and the gradients of all `parameters`. `goals` are
