@@ -57,12 +57,6 @@ def _softplus(z):
 
 
 @triton.jit
-def _sigmoid(z):
-    e = tl.exp(-tl.abs(z))
-    return tl.where(z < 0.0, e, 1.0) / (1.0 + e)
-
-
-@triton.jit
 def _weights(PRODUCTS, k: tl.constexpr, head, row, inside, m, c: tl.constexpr, q: tl.constexpr):
     """What each column of a tile weighs in number k; exactly 0 for padding."""
     if k < c:
