@@ -36,7 +36,7 @@ class _Network:
     bias1: Tensor
     weight2: Tensor
 
-    def __call__(self, offsets: Tensor) -> Tensor:
+    def bias_of(self, offsets: Tensor) -> Tensor:
         """(..., p) -> (..., H)."""
         with torch.autocast(offsets.device.type, enabled=False):
             relative = torch.stack([offsets[..., a] / extent for a, extent in enumerate(self.extents)], dim=-1)
@@ -77,7 +77,7 @@ class _PairwiseScore:
         return self.frame.settle(torch.cat(biases, dim=2), rows)
 
     def _part(self, rows: slice) -> Tensor:
-        return self.network(self.frame.differences(rows)).permute(0, 3, 1, 2)
+        return self.network.bias_of(self.frame.differences(rows)).permute(0, 3, 1, 2)
 
 
 class ContinuousBias(AttentionEncoding):
@@ -140,7 +140,7 @@ class ContinuousBias(AttentionEncoding):
             return _PairwiseScore(frame, network)
         ticks = [torch.arange(-step, step + 1, device=device, dtype=dtype) for step in frame.steps]
         offsets = torch.stack(torch.meshgrid(*ticks, indexing="ij"), dim=-1).flatten(0, -2)
-        return _TabulatedScore(frame, network(offsets).T, frame.steps)
+        return _TabulatedScore(frame, network.bias_of(offsets).T, frame.steps)
 
     def no_weight_decay(self) -> set[str]:
         """The whole network, as for SwinV2: decay would flatten the bias."""
