@@ -13,7 +13,7 @@ from PIL import Image
 
 from zoo.bench import block as block_bench
 from zoo.bench import predict as predict_bench
-from zoo.bench.timing import Timing, environment, interleaved, pick_device, pick_dtype, threads
+from zoo.bench.timing import Timing, environment, interleaved, pick_device, pick_dtype, recorded, threads
 from zoo.cli.main import main
 from zoo.errors import ConfigError
 
@@ -153,3 +153,22 @@ def run_command(arguments: list[str]) -> int:
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     return int(stop.value.code or 0)
+
+
+def test_graphs_need_a_cuda_device() -> None:
+    with pytest.raises(ConfigError, match="CUDA graphs need a CUDA device, this is cpu"):
+        recorded(lambda: None, "cpu")
+    with pytest.raises(ConfigError, match="CUDA graphs"):
+        block_bench.measure(SMALL, encodings=["none"], grids=[2], device="cpu", graphs=True, repeats=1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("train", [False, True])
+def test_a_recorded_block_does_what_the_block_does(train: bool) -> None:
+    run = block_bench._Run(SMALL, "pape", 3, 2, train=train, compiled=False, device="cuda", dtype=torch.bfloat16)
+    kept = []
+    replay = recorded(lambda: kept.append(run()), "cuda")
+    run.x.mul_(2.0)
+    replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(kept[-1], run())

@@ -8,7 +8,7 @@ Legend: B batch, H heads, N tokens, D head width, C = H D features.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -27,6 +27,7 @@ from zoo.bench.timing import (
     pick_batch,
     pick_device,
     pick_dtype,
+    recorded,
     threads,
 )
 from zoo.bench.workloads import Sample, grid_workload, packed_workload
@@ -70,6 +71,7 @@ def measure(
     batch: int | None = None,
     steps: Sequence[str] = STEPS[:1],
     compiled: bool = False,
+    graphs: bool = False,
     device: str | None = None,
     dtype: str = "float32",
     cpu_threads: int = 2,
@@ -91,6 +93,7 @@ def measure(
         batch: Samples; by default about 16,384 tokens on CUDA and one sample on the CPU, packed 32 and 4 samples.
         steps: `"inference"`, `"train"` (forward and backward) or both.
         compiled: Use `torch.compile`.
+        graphs: Time CUDA graphs of the calls, which leaves out the launches from Python.
         device: `cpu`, `cuda` or `cuda:N`; by default CUDA where there is one.
         dtype: float32, bfloat16 or float16.
         cpu_threads: Threads of torch on the CPU.
@@ -124,12 +127,13 @@ def measure(
     with threads(cpu_threads):
         for workload in workloads:
             inputs = Inputs.draw(workload, heads, head_dim, device, torch_dtype)
-            rows += _measure_workload(inputs, pairs, steps, compiled, repeats, workload.sample(error_tokens))
+            rows += _measure_workload(inputs, pairs, steps, compiled, graphs, repeats, workload.sample(error_tokens))
         made = environment(device)
     settings = {"device": device, "dtype": dtype, "compiled": compiled}
     return {
         "bench": "attention-core",
         "compiled": compiled,
+        "graphs": graphs,
         "heads": heads,
         "head_dim": head_dim,
         "dtype": dtype,
@@ -157,6 +161,7 @@ def _measure_workload(
     pairs: Sequence[tuple[str, str]],
     steps: Sequence[str],
     compiled: bool,
+    graphs: bool,
     repeats: int,
     sample: Sample | None,
 ) -> list[dict[str, Any]]:
@@ -178,11 +183,13 @@ def _measure_workload(
     for step in steps:
         flops = workload.forward_flops(heads, head_dim) * (1 + _BACKWARD if step == "train" else 1)
         cores: dict[str, Core] = {}
+        timed: dict[str, Callable[[], object]] = {}
         with compile_afresh(compiled):
             for (encoding, kernel), row in rows.items():
                 try:
                     core = Core(inputs, encoding, None if kernel == AUTO else kernel, step, compiled)
                     core()
+                    call = recorded(core, inputs.device) if graphs else core
                 except (ConfigError, DataError) as error:
                     row["refused"] = str(error)
                 except torch.OutOfMemoryError:
@@ -193,13 +200,13 @@ def _measure_workload(
                     # A kernel that fails when forced must not cost the figures of the others.
                     row["refused"] = f"fails ({step}): {one_line(str(error))[:200] or type(error).__name__}"
                 else:
-                    cores[f"{encoding}/{kernel}"] = core
+                    cores[f"{encoding}/{kernel}"], timed[f"{encoding}/{kernel}"] = core, call
             if _BASELINE_NAME not in cores:
                 why = rows[BASELINE, AUTO]["refused"]
                 raise ConfigError(
                     f"{workload.name}: the baseline of the ratios cannot run ({why}): try a smaller batch"
                 )
-            timings = interleaved(cores, repeats=repeats, device=inputs.device)
+            timings = interleaved(timed, repeats=repeats, device=inputs.device)
             memory = {name: peak_mib(core, inputs.device) for name, core in cores.items()}
             errors = all_errors(cores, sample)
         for (encoding, kernel), row in rows.items():

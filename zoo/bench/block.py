@@ -18,6 +18,7 @@ from zoo.bench.timing import (
     pick_device,
     pick_dtype,
     precision,
+    recorded,
     threads,
 )
 from zoo.errors import ConfigError
@@ -90,6 +91,7 @@ def measure(
     batch: int | None = None,
     train: bool = False,
     compiled: bool = False,
+    graphs: bool = False,
     device: str | None = None,
     dtype: str = "float32",
     cpu_threads: int = 2,
@@ -107,6 +109,7 @@ def measure(
         batch: Samples; by default about 16,384 tokens on CUDA and one sample on the CPU.
         train: Forward and backward, instead of inference.
         compiled: Use `torch.compile`.
+        graphs: Time CUDA graphs of the calls, which leaves out the launches from Python.
         device: `cpu`, `cuda` or `cuda:N`; by default CUDA where there is one.
         dtype: float32, bfloat16 or float16.
         cpu_threads: Threads of torch on the CPU.
@@ -129,7 +132,8 @@ def measure(
                     )
                     for name in encodings
                 }
-                timings = interleaved(runs, repeats=repeats, device=device)
+                timed = {name: recorded(run, device) if graphs else run for name, run in runs.items()}
+                timings = interleaved(timed, repeats=repeats, device=device)
                 memory = {name: peak_mib(run, device) for name, run in runs.items()}
             frames = interleaved({name: run.make_frame for name, run in runs.items()}, repeats=repeats, device=device)
             rows += [_row(name, encodings[0], grid, samples, timings, frames, memory) for name in encodings]
@@ -147,6 +151,7 @@ def measure(
         "bench": "attention" if shape.attention_only else "block",
         "train": train,
         "compiled": compiled,
+        "graphs": graphs,
         "dim": shape.dim,
         "heads": shape.heads,
         "mlp_dim": shape.mlp_dim,

@@ -55,7 +55,7 @@ GOALS = (
     Goal("model", "cpu", "inference", "time", 197, 1.20),
 )
 
-CONDITIONS = "ViT-B widths, and bfloat16 with --compile on CUDA or float32 on the CPU"
+CONDITIONS = "ViT-B widths, and bfloat16 with --compile (with or without --graphs) on CUDA or float32 on the CPU"
 
 
 def judge(

@@ -20,6 +20,7 @@ from zoo.bench.timing import (
     pick_device,
     pick_dtype,
     precision,
+    recorded,
     threads,
 )
 from zoo.errors import ConfigError
@@ -71,6 +72,7 @@ def measure(
     batch: int | None = None,
     train: bool = False,
     compiled: bool = False,
+    graphs: bool = False,
     device: str | None = None,
     dtype: str = "float32",
     cpu_threads: int = 2,
@@ -87,6 +89,7 @@ def measure(
         batch: Pictures; by default about 16,384 patches of 16 pixels on CUDA and one picture on the CPU.
         train: Forward and backward, instead of inference.
         compiled: Use `torch.compile`.
+        graphs: Time CUDA graphs of the calls, which leaves out the launches from Python.
         device: `cpu`, `cuda` or `cuda:N`; by default CUDA where there is one.
         dtype: float32, bfloat16 or float16.
         cpu_threads: Threads of torch on the CPU.
@@ -111,7 +114,8 @@ def measure(
                     name: _Run(name, size, pictures, train=train, compiled=compiled, device=device, dtype=torch_dtype)
                     for name in models
                 }
-                timings = interleaved(runs, repeats=repeats, device=device)
+                timed = {name: recorded(run, device) if graphs else run for name, run in runs.items()}
+                timings = interleaved(timed, repeats=repeats, device=device)
                 memory = {name: peak_mib(run, device) for name, run in runs.items()}
             for name in models:
                 median, base = timings[name].median_ms, memory[models[0]]
@@ -141,6 +145,7 @@ def measure(
         "bench": "model",
         "train": train,
         "compiled": compiled,
+        "graphs": graphs,
         "dtype": dtype,
         "repeats": repeats,
         "environment": made,

@@ -61,9 +61,10 @@ def attention_figure(result: Mapping[str, Any]) -> Figure:
         panels[0].set_ylabel("time / attention without positions")
         handles, labels = _legend(encodings, kernels, colours, markers)
         figure.legend(handles, labels, loc="outside right center", frameon=False)
-        kind = f"{result['dtype']}{', compiled' if result['compiled'] else ''}"
+        ways = {"compiled": result["compiled"], "CUDA graphs": result["graphs"]}
+        how = [result["dtype"], *(way for way, used in ways.items() if used)]
         heads = f"{result['heads']} heads of {result['head_dim']}"
-        title = f"Attention core, {heads}, {kind}\n{result['environment']['device']}"
+        title = f"Attention core, {heads}, {', '.join(how)}\n{result['environment']['device']}"
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
 

@@ -23,6 +23,9 @@ Repeats = Annotated[int, typer.Option(help="Samples of each timing.")]
 Batch = Annotated[int | None, typer.Option(help="Samples; by default about 16,384 tokens on CUDA, 1 on the CPU.")]
 Train = Annotated[bool, typer.Option("--train", help="Forward and backward instead of inference.")]
 Compile = Annotated[bool, typer.Option("--compile", help="Measure under torch.compile.")]
+Graphs = Annotated[
+    bool, typer.Option("--graphs", help="Time CUDA graphs of the calls, which leaves out the launches from Python.")
+]
 Out = Annotated[Path | None, typer.Option(help="Write the whole result to this JSON file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")]
 
@@ -79,6 +82,7 @@ def block(
     ] = False,
     train: Train = False,
     compiled: Compile = False,
+    graphs: Graphs = False,
     device: Device = None,
     dtype: Dtype = "float32",
     threads: Threads = 2,
@@ -98,6 +102,7 @@ def block(
         batch=batch,
         train=train,
         compiled=compiled,
+        graphs=graphs,
         device=device,
         dtype=dtype,
         cpu_threads=threads,
@@ -120,7 +125,7 @@ def block(
         for row in result["rows"]
     ]
     what = "attention" if attention else "block"
-    title = f"{what}, {_step(train)}, width {dim}, {heads} heads, {dtype}{', compiled' if compiled else ''}"
+    title = f"{what}, {_step(train)}, width {dim}, {heads} heads, {dtype}{_how(compiled, graphs)}"
     heading = ["tokens", "batch", "encoding", "median (ms)", "90 % (ms)", "time / none", "frame (ms)", "memory / none"]
     _print_table(title, *_known(heading, cells), result["environment"])
     _print_goals(result)
@@ -144,6 +149,7 @@ def attention(
     train: Train = False,
     both: Annotated[bool, typer.Option("--both", help="Inference, then forward and backward.")] = False,
     compiled: Compile = False,
+    graphs: Graphs = False,
     device: Device = None,
     dtype: Dtype = "float32",
     threads: Threads = 2,
@@ -176,6 +182,7 @@ def attention(
         batch=batch,
         steps=("inference", "train") if both else ("train",) if train else ("inference",),
         compiled=compiled,
+        graphs=graphs,
         device=device,
         dtype=dtype,
         cpu_threads=threads,
@@ -205,6 +212,7 @@ def model(
     batch: Batch = None,
     train: Train = False,
     compiled: Compile = False,
+    graphs: Graphs = False,
     device: Device = None,
     dtype: Dtype = "float32",
     threads: Threads = 2,
@@ -222,6 +230,7 @@ def model(
         batch=batch,
         train=train,
         compiled=compiled,
+        graphs=graphs,
         device=device,
         dtype=dtype,
         cpu_threads=threads,
@@ -247,7 +256,7 @@ def model(
         ]
         heading = ["size", "batch", "model", "parameters (M)", "images/s", "median (ms)", "90 % (ms)", "time / timm"]
         heading += ["memory (MiB)", "memory / timm"]
-        title = f"classifiers, {_step(train)}, {dtype}{', compiled' if compiled else ''}"
+        title = f"classifiers, {_step(train)}, {dtype}{_how(compiled, graphs)}"
         _print_table(title, *_known(heading, cells), result["environment"])
         _print_goals(result)
     if out is not None:
@@ -293,7 +302,7 @@ def _print_attention(result: dict[str, Any]) -> None:
             "TFLOP/s",
         ]
         heading += ["memory (MiB)", "memory / none", "error", "of dq, dk, dv", "of weights"]
-        how = f"{result['dtype']}{', compiled' if result['compiled'] else ''}"
+        how = f"{result['dtype']}{_how(result['compiled'], result['graphs'])}"
         title = f"attention core, {_step(step == 'train')}, {result['heads']} heads of {result['head_dim']}, {how}"
         _print_table(title, *_known(heading, cells), result["environment"])
     _print_refused(result["rows"])
@@ -319,6 +328,10 @@ def _print_goals(result: dict[str, Any], otherwise: str = "") -> None:
         print(f"goal for pape: {goal['goal']} at most {goal['limit']:.2f}; measured {goal['measured']:.3f}: {met}")
     if not result["goals"] and otherwise:
         print(otherwise)
+
+
+def _how(compiled: bool, graphs: bool) -> str:
+    return (", compiled" if compiled else "") + (", CUDA graphs" if graphs else "")
 
 
 def _step(train: bool) -> str:
