@@ -188,10 +188,10 @@ def test_the_operators_keep_their_promises():
     torch.library.opcheck(
         coefficients._forward, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
     )
-    grad = torch.randn(5, 2, 6, device=DEVICE)
+    grads = torch.randn(3, 2, 6, device=DEVICE), torch.randn(2, 2, 6, device=DEVICE)
     torch.library.opcheck(
         coefficients._backward,
-        (grad, *(given.detach() for given in arguments[:3]), 2),
+        (*grads, *(given.detach() for given in arguments[:3]), 2),
         test_utils=("test_schema", "test_faketensor"),
     )
 

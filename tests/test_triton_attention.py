@@ -218,12 +218,16 @@ def test_the_operators_keep_their_promises():
 
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, 18, 16, device=DEVICE, dtype=DTYPE).requires_grad_() for _ in range(3))
-    columns = torch.randn(1, 2, 18, 3, device=DEVICE).requires_grad_()
-    keys = torch.randn(1, 18, 8, device=DEVICE, dtype=DTYPE)
-    arguments = (q, k, v, columns, keys, None, None, None, None, 0.25, 1, 1, 2, 0.0, False)
+    curvature, slope = (torch.randn(1, 2, 18, 1, device=DEVICE).requires_grad_() for _ in range(2))
+    keys, values = torch.randn(1, 18, 16, device=DEVICE, dtype=DTYPE), torch.randn(1, 18, 1, device=DEVICE)
+    position = (curvature, slope, keys, values, None, None)
+    arguments = (q, k, v, *position, None, None, 0.25, 1, 1, 0x111, 2, 0.0, False)
     torch.library.opcheck(
         fused._forward, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
     )
+    plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in arguments]
+    saved = [torch.randn_like(plain[0]), *plain[:3], *fused._forward(*plain), *plain[3:]]
+    torch.library.opcheck(fused._backward, saved, test_utils=("test_schema", "test_faketensor"))
 
 
 @kernel_test

@@ -95,7 +95,7 @@ class QuadraticFrame(Frame):
         positioned: (B or 1, N, 1) 1 for tokens with a position, else 0; `None` when all have one.
         key_columns: (B or 1, 1, N, width) columns of k at their final width, in the dtype of the kernel (fold only).
         fused_columns: The same for fused kernels, (B or 1, N, width): always with the row constant (split fold only).
-            Their gradients are sums over keys; with the constant a rounding error of their row sums does not meet r^2.
+            Gradients are sums over keys of dS; with the constant a rounding error of dS meets D^2, not r^2.
         powers: Power of two taken from each column of q, row constant included, and given to that of k (fold only).
         exact: Centred coordinates are exact in the dtype of the pieces.
         pieces: Dtype of the halves of a column (`piece_dtype`).
@@ -133,7 +133,7 @@ def make_frame(coords: Coordinates, dtype: torch.dtype) -> QuadraticFrame:
         positioned = None if positioned is None else positioned.unsqueeze(0)
     products = torch.stack([values[..., a] * values[..., b] for a, b in pairs(coords.axes)], dim=-1)
     if positioned is not None:  # Either may be that of all samples.
-        positioned = positioned.expand(*values.shape[:-1], 1)
+        positioned = positioned.expand(*values.shape[:-1], 1).contiguous()
     pieces = piece_dtype(dtype, values.device)
     extents = coords.extents()
     frame = QuadraticFrame("score", values, products, positioned, None, None, (), coords.integral, pieces)
@@ -147,7 +147,7 @@ def make_frame(coords: Coordinates, dtype: torch.dtype) -> QuadraticFrame:
         frame,
         kind="fold",
         key_columns=_pad(_split_keys(columns, frame) if frame.split else columns).unsqueeze(1).to(dtype),
-        fused_columns=_pad(_split_keys(fused, frame)).to(dtype) if frame.split else None,
+        fused_columns=_widen(_split_keys(fused, frame)).to(dtype) if frame.split else None,
         powers=powers,
     )
 
@@ -228,6 +228,11 @@ def _split_queries(columns: Tensor, frame: QuadraticFrame) -> Tensor:
 def _pad(columns: Tensor) -> Tensor:
     """Pads to a multiple of 8 columns, which is what fused kernels take."""
     return F.pad(columns, (0, -columns.shape[-1] % 8))
+
+
+def _widen(columns: Tensor) -> Tensor:
+    """Pads to a power of two from 16, which is what our kernels multiply."""
+    return F.pad(columns, (0, max(16, 1 << (columns.shape[-1] - 1).bit_length()) - columns.shape[-1]))
 
 
 def fold_keys(k: Tensor, frame: QuadraticFrame) -> Tensor:
@@ -327,15 +332,17 @@ class QuadraticScore(FusedScore, FoldableScore):
     def terms(self) -> Columns | Parabolas | None:
         """See `zoo.encodings.terms.FusedScore`."""
         frame, known = self.frame, self.frame.positioned
+        known = None if known is None else known.squeeze(-1)
         if self.term == "columns":
             assert frame.fused_columns is not None
-            return Columns(query_columns(self.m, self.t, frame, constant=True), frame.fused_columns, _inexact(frame))
+            keys, inexact = frame.fused_columns, _inexact(frame)
+            return Columns(self.m, self.t, frame.values, known, keys, inexact, frame.powers)
         if self.term is None:
             return None
         t = self.m.new_zeros(*self.m.shape[:-1], self.axes) if self.t is None else self.t
         shape = (*self.m.shape[:-1], -1)  # Either may be the same for all samples.
         coefficients = torch.cat([self.m, t.expand(shape)], dim=-1)
-        return Parabolas(coefficients, frame.values, None if known is None else known.squeeze(-1))
+        return Parabolas(coefficients, frame.values, known)
 
 
 class QuadraticEncoding(AttentionEncoding):

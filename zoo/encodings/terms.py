@@ -15,19 +15,29 @@ __all__ = ["Columns", "Distances", "FoldableScore", "FusedScore", "Parabolas", "
 
 @dataclass(frozen=True)
 class Columns:
-    """A term u_i . w_j inside the softmax scale, by narrow columns of 16-bit pieces; see `zoo.encodings.quadratic`.
+    """A term t_i . D - D^T M_i D inside the softmax scale, by n = c + p + 1 narrow columns of 16-bit pieces.
+
+    Kernels make the columns of q (`zoo.encodings.quadratic.query_columns`, the row constant last) of M and t and cut
+    them into pieces; gradients go back to M and t. Any strides will do.
 
     Attributes:
-        queries: u, (B, H, N, n) float32, before it is cut into pieces; the last column is a row constant, which has
-            three pieces.
-        keys: (B or 1, N, width) pieces of w: n high halves, n high halves again, the low halves of the first `inexact`,
-            the high half of the last one once more; zeros up to a multiple of 8.
-        inexact: Columns of w that have a low half.
+        curvature: M_ab for a <= b, (B, H, N, c) float32.
+        slope: t, (B, H, N, p) float32, or `None` for zero.
+        values: (B or 1, N, p) float32 centred coordinates.
+        positioned: See `Parabolas`.
+        keys: (B or 1, N, W) pieces of the columns of k in the dtype of k: n high halves, n high halves again, the low
+            halves of the first `inexact`, the high half of the last one once more; zeros up to a power of two from 16.
+        inexact: Columns of k that have a low half.
+        powers: Of two, taken from each column of q and given to that of k; from -1 to 14.
     """
 
-    queries: Tensor
+    curvature: Tensor
+    slope: Tensor | None
+    values: Tensor
+    positioned: Tensor | None
     keys: Tensor
     inexact: int
+    powers: tuple[int, ...]
 
 
 @dataclass(frozen=True)

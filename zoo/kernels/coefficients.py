@@ -68,7 +68,7 @@ def quadratic_coefficients(x: Tensor, weight: Tensor, products: Tensor, linear: 
 
     Returns:
         M (B, H, N, c) and t (B, H, N, p), float32. In memory each number is a plane (H, B, N) of its own: that is how
-        tokens lie in a tile, and how they are read by whoever combines M_ab with coordinates.
+        tokens lie in a tile. Attention reads them so, and gives gradients back so, without a copy on the way.
 
     Raises:
         DataError: If shapes or dtypes do not fit.
@@ -85,8 +85,8 @@ def quadratic_coefficients(x: Tensor, weight: Tensor, products: Tensor, linear: 
     halves = [linear + (high - linear).detach(), (linear - high).detach()]
     stacked = torch.cat([weight, *(half.to(x.dtype) for half in halves)], dim=1)
     planes = _forward(x.flatten(0, 1).contiguous(), stacked, products.contiguous(), axes)
-    result = planes.unflatten(-1, x.shape[:2]).permute(2, 1, 3, 0)
-    return result[..., : products.shape[-1]], result[..., products.shape[-1] :]
+    curvature, slope = (plane.unflatten(-1, x.shape[:2]).permute(2, 1, 3, 0) for plane in planes)
+    return curvature, slope
 
 
 @dataclass(frozen=True)
@@ -161,57 +161,62 @@ class _Launch:
 
 
 @torch.library.custom_op("zoo::coefficients", mutates_args=())
-def _forward(x: Tensor, weight: Tensor, products: Tensor, axes: int) -> Tensor:
-    """Planes (c + p, H, T) float32 from x (T, C), weights (H, R, C) and products (H, m, c)."""
+def _forward(x: Tensor, weight: Tensor, products: Tensor, axes: int) -> tuple[Tensor, Tensor]:
+    """Planes (c, H, T) and (p, H, T) float32 from x (T, C), weights (H, R, C) and products (H, m, c)."""
     from zoo.kernels.triton_coefficients import forward
 
     planes = _planes(x, weight, products, axes)
-    if planes.numel():
+    if planes[0].numel():
         launch = _Launch("forward", x, weight, products, axes)
         with torch.cuda.device_of(x):  # Triton launches on the current device.
-            forward[launch.grid](x, weight, products, planes, **launch.settings)
+            forward[launch.grid](x, weight, products, *planes, **launch.settings)
     return planes
 
 
 @_forward.register_fake
-def _planes(x: Tensor, weight: Tensor, products: Tensor, axes: int) -> Tensor:
-    return x.new_empty((products.shape[-1] + axes, weight.shape[0], x.shape[0]), dtype=torch.float32)
+def _planes(x: Tensor, weight: Tensor, products: Tensor, axes: int) -> tuple[Tensor, Tensor]:
+    shape = (weight.shape[0], x.shape[0])
+    return products.new_empty(products.shape[-1], *shape), products.new_empty(axes, *shape)
 
 
 @torch.library.custom_op("zoo::coefficients_backward", mutates_args=())
-def _backward(grad: Tensor, x: Tensor, weight: Tensor, products: Tensor, axes: int) -> tuple[Tensor, Tensor]:
+def _backward(
+    grad: Tensor, grad_linear: Tensor, x: Tensor, weight: Tensor, products: Tensor, axes: int
+) -> tuple[Tensor, Tensor]:
     """Gradients of z = x W^T, (T, H R) in the dtype of x, and of the products."""
     from zoo.kernels.triton_coefficients import backward
 
-    dz, dproducts = _gradients_like(grad, x, weight, products, axes)
+    dz, dproducts = _gradients_like(grad, grad_linear, x, weight, products, axes)
     if not dz.numel():
         return dz, dproducts.zero_()
     launch = _Launch("backward", x, weight, products, axes)
     # What each tile adds is written apart and summed in one order: no atomics.
     parts = products.new_empty((launch.tiles, *products.shape))
     with torch.cuda.device_of(x):
-        backward[launch.grid](grad, x, weight, products, dz, parts, **launch.settings)
+        backward[launch.grid](grad, grad_linear, x, weight, products, dz, parts, **launch.settings)
     return dz, torch.sum(parts, dim=0, out=dproducts)
 
 
 @_backward.register_fake
-def _gradients_like(grad: Tensor, x: Tensor, weight: Tensor, products: Tensor, axes: int) -> tuple[Tensor, Tensor]:
+def _gradients_like(
+    grad: Tensor, grad_linear: Tensor, x: Tensor, weight: Tensor, products: Tensor, axes: int
+) -> tuple[Tensor, Tensor]:
     dz = x.new_empty((x.shape[0], weight.shape[0] * weight.shape[1]))
     return dz, torch.empty_like(products)
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs[:3])
     ctx.axes = inputs[3]
 
 
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, grad: Tensor, grad_linear: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, products = ctx.saved_tensors
     # The gradient of z is the one tensor of T x (H R) numbers that is written: 21 MB for 16,384 tokens of ViT-B in 16
     # bit, gone when this function returns. To keep it in a tile, the gradient of x needs a T x C accumulator and that
     # of W another pass over all tokens, each with z computed anew for every block of C: 19 GFLOP (25 us on an H200)
     # for each further block, against 15 us for writing it once and reading it twice.
-    dz, dproducts = _backward(grad.contiguous(), x, weight, products, ctx.axes)
+    dz, dproducts = _backward(grad.contiguous(), grad_linear.contiguous(), x, weight, products, ctx.axes)
     dx = dz @ weight.flatten(0, 1) if ctx.needs_input_grad[0] else None
     dweight = (dz.t() @ x).view_as(weight) if ctx.needs_input_grad[1] else None
     return dx, dweight, dproducts, None

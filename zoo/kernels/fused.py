@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from zoo.encodings.terms import Columns, Distances, Parabolas, Terms
+from zoo.errors import DataError
 
 __all__ = ["MAX_AXES", "fused_attention", "interpreted", "shapes_problem"]
 
@@ -94,8 +95,8 @@ def fused_attention(
         q: (B, H, N, D) float16 or bfloat16, D contiguous.
         k: (B, H, N, D).
         v: (B, H, N, D).
-        terms: Position term or `None`. Gradients flow to `Columns.queries` and `Parabolas.coefficients`.
-        scale: Softmax scale.
+        terms: Position term or `None`. Gradients flow to M and t of `Columns` and to `Parabolas.coefficients`.
+        scale: Softmax scale, above 0.
         mask: Bool (B, N), True for visible keys.
         causal: Query i sees keys 0..i of its sample.
         cu_seqlens: Offsets (S + 1,) of packed samples, B = 1.
@@ -103,31 +104,38 @@ def fused_attention(
     Returns:
         (B, H, N, D) like q.
     """
-    queries = keys = known = heads = None
-    kind, inexact, order, border = _PLAIN, 0, 2, 0.0
+    if not scale > 0:  # The largest product would not be that of the largest logit.
+        raise DataError(f"the softmax scale must be above 0, got {scale!r:.80}: turn the sign of q instead")
+    queries = slope = keys = values = known = heads = None
+    kind, inexact, powers, order, border = _PLAIN, 0, 0, 2, 0.0
     match terms:
         case Columns():
-            kind, queries, keys = _COLUMNS, terms.queries.contiguous(), terms.keys.contiguous()
-            inexact = terms.inexact
+            kind, values, known, keys = _COLUMNS, terms.values, terms.positioned, terms.keys
+            queries = terms.curvature.expand(*q.shape[:3], -1)  # Either may be the same for some.
+            slope = None if terms.slope is None else terms.slope.expand(*q.shape[:3], -1)
+            inexact, powers = terms.inexact, _packed_powers(terms.powers)
         case Parabolas():
-            kind, queries, keys, known = _PARABOLAS, terms.coefficients.contiguous(), terms.values, terms.positioned
+            kind, queries, values, known = _PARABOLAS, terms.coefficients.contiguous(), terms.values, terms.positioned
         case Distances():
-            kind, keys, known, order, border = _DISTANCES, terms.values, terms.positioned, terms.order, terms.border
+            kind, values, known, order, border = _DISTANCES, terms.values, terms.positioned, terms.order, terms.border
             heads = terms.slopes.reshape(-1, 1)
             if terms.fields is not None:
                 heads = torch.cat([heads, terms.fields.flatten(1)], dim=1)
             heads = heads.contiguous()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    keys, values, known, mask = (None if x is None else x.contiguous() for x in (keys, values, known, mask))
     out, _ = _forward(
-        q, k, v, queries,
-        None if keys is None else keys.contiguous(),
-        None if known is None else known.contiguous(),
-        heads,
-        None if mask is None else mask.contiguous(),
+        q, k, v, queries, slope, keys, values, known, heads, mask,
         None if cu_seqlens is None else cu_seqlens.to(torch.int32),
-        scale, kind, inexact, order, border, causal,
+        scale, kind, inexact, powers, order, border, causal,
     )  # fmt: skip
     return out
+
+
+def _packed_powers(powers: tuple[int, ...]) -> int:
+    """The powers of all columns in one number, 4 bits each; kernels then are the same for all extents."""
+    assert all(-1 <= power <= 14 for power in powers) and len(powers) < 16
+    return sum((power + 1) << (4 * i) for i, power in enumerate(powers))
 
 
 def _rows_first(like: Tensor) -> Tensor:
@@ -143,31 +151,32 @@ class _Launch:
         self,
         q: Tensor,
         queries: Tensor | None,
+        slope: Tensor | None,
         keys: Tensor | None,
+        values: Tensor | None,
         known: Tensor | None,
         heads: Tensor | None,
         mask: Tensor | None,
         cu_seqlens: Tensor | None,
-        settings: tuple[float, int, int, int, float, bool],
+        settings: tuple[float, int, int, int, int, float, bool],
     ) -> None:
-        scale, kind, inexact, order, border, causal = settings
+        scale, kind, inexact, powers, order, border, causal = settings
         self.batch, self.heads, self.tokens, width = q.shape
         self.kind, self.width, self.cu_seqlens = kind, width, cu_seqlens
-        columns = kind == _COLUMNS
-        axes = keys.shape[-1] if keys is not None and not columns else 1
-        pieces = keys.shape[-1] if keys is not None and columns else 16
-        self.pieces = max(16, 1 << (pieces - 1).bit_length())
-        self.columns = queries.shape[-1] if columns and queries is not None else 1
-        self.pointers = [q if x is None else x for x in (queries, keys if columns else None)]
-        self.pointers += [q if x is None else x for x in (None if columns else keys, known, heads, mask)]
-        self.shared = {"H": self.heads, "N": self.tokens, "scale": scale, "KW": pieces}
-        self.shared |= {"key_batch": 0 if keys is None or keys.shape[0] == 1 else self.tokens}
+        axes = 1 if values is None else values.shape[-1]
+        self.pieces = 16 if keys is None else keys.shape[-1]
+        self.pointers = [q if x is None else x for x in (queries, slope, keys, values, known, heads, mask)]
+        self.shared = {"H": self.heads, "N": self.tokens, "scale": scale}
+        self.shared |= {"key_batch": 0 if values is None or values.shape[0] == 1 else self.tokens}
         self.shared |= {"mask_batch": self.tokens}
         self.constants: dict[str, Any] = {"D": width, "W": self.pieces, "KIND": kind, "AXES": axes, "ORDER": order}
         self.constants |= {"FIELDS": heads is not None and heads.shape[1] > 1, "BORDER": border}
         self.constants |= {"HAS_KNOWN": known is not None, "HAS_MASK": mask is not None, "CAUSAL": causal}
         self.constants |= {"PACKED": cu_seqlens is not None}
-        self.query_constants = {"n_columns": self.columns, "inexact": inexact}
+        self.for_queries: dict[str, Any] = {"inexact": inexact, "HAS_LINEAR": slope is not None, "POWERS": powers}
+        for tensor, names in ((queries, ("ab", "ah", "an", "ac")), (slope, ("tb", "th", "tn", "tc"))):
+            strides = (0, 0, 0, 0) if tensor is None else tensor.stride()
+            self.for_queries |= dict(zip(names, strides, strict=True))
 
     def run(self, kernel: Any, name: str, tensors: list[Tensor], strided: list[Tensor], **constants: Any) -> None:
         """Launches a kernel over the tiles of its queries, or of its keys for `"keys"`."""
@@ -201,7 +210,9 @@ def _forward(
     k: Tensor,
     v: Tensor,
     queries: Tensor | None,
+    slope: Tensor | None,
     keys: Tensor | None,
+    values: Tensor | None,
     known: Tensor | None,
     heads: Tensor | None,
     mask: Tensor | None,
@@ -209,6 +220,7 @@ def _forward(
     scale: float,
     kind: int,
     inexact: int,
+    powers: int,
     order: int,
     border: float,
     causal: bool,
@@ -217,9 +229,9 @@ def _forward(
 
     out, lse = _rows_first(q), q.new_empty(q.shape[:3], dtype=torch.float32)
     if q.numel():
-        settings = (scale, kind, inexact, order, border, causal)
-        launch = _Launch(q, queries, keys, known, heads, mask, cu_seqlens, settings)
-        launch.run(forward, "forward", [q, k, v, out, lse], [q, k, v, out], **launch.query_constants)
+        settings = (scale, kind, inexact, powers, order, border, causal)
+        launch = _Launch(q, queries, slope, keys, values, known, heads, mask, cu_seqlens, settings)
+        launch.run(forward, "forward", [q, k, v, out, lse], [q, k, v, out], **launch.for_queries)
     return out, lse
 
 
@@ -237,7 +249,9 @@ def _backward(
     out: Tensor,
     lse: Tensor,
     queries: Tensor | None,
+    slope: Tensor | None,
     keys: Tensor | None,
+    values: Tensor | None,
     known: Tensor | None,
     heads: Tensor | None,
     mask: Tensor | None,
@@ -245,53 +259,60 @@ def _backward(
     scale: float,
     kind: int,
     inexact: int,
+    powers: int,
     order: int,
     border: float,
     causal: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    from zoo.kernels.triton_attention import row_sums
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    from zoo.kernels.triton_attention import row_stats
     from zoo.kernels.triton_attention_backward import backward_keys, backward_queries
 
     dq, dk, dv = _rows_first(q), _rows_first(k), _rows_first(v)
-    dterms = _term_gradient(q, queries)
+    dterms, dslope = _planes(q, queries), _planes(q, slope)
     if not q.numel():
-        return dq, dk, dv, dterms
-    settings = (scale, kind, inexact, order, border, causal)
-    launch = _Launch(q, queries, keys, known, heads, mask, cu_seqlens, settings)
-    sums = torch.empty_like(lse)
+        return dq, dk, dv, dterms, dslope
+    settings = (scale, kind, inexact, powers, order, border, causal)
+    launch = _Launch(q, queries, slope, keys, values, known, heads, mask, cu_seqlens, settings)
+    stats = lse.new_empty(*lse.shape, 2)
     batch, count, tokens, width = q.shape
     with torch.cuda.device_of(q):
-        row_sums[(-(-tokens // 128), batch * count)](
-            out, grad, sums, *out.stride()[:3], *grad.stride()[:3], H=count, N=tokens, D=width, BM=128
+        row_stats[(-(-tokens // 128), batch * count)](
+            out, grad, lse, stats, *out.stride()[:3], *grad.stride()[:3], H=count, N=tokens, D=width, BM=128
         )
     pieces = q.new_empty((*q.shape[:3], launch.pieces) if kind == _COLUMNS else (0,))
-    common = [q, k, v, grad, lse, sums]
+    common = [q, k, v, grad, stats]
     strided = [q, k, v, grad]
-    launch.run(backward_queries, "queries", [*common, dq, dterms, pieces], [*strided, dq], **launch.query_constants)
+    outputs = [dq, dterms, dslope, pieces]
+    launch.run(backward_queries, "queries", [*common, *outputs], [*strided, dq], **launch.for_queries)
     launch.run(backward_keys, "keys", [*common, dk, dv, pieces], [*strided, dk])
-    return dq, dk, dv, dterms
+    return dq, dk, dv, dterms, dslope
 
 
-def _term_gradient(q: Tensor, queries: Tensor | None) -> Tensor:
-    return q.new_empty(0, dtype=torch.float32) if queries is None else torch.empty_like(queries)
+def _planes(q: Tensor, like: Tensor | None) -> Tensor:
+    """Empty float32 (B, H, N, numbers), each number a plane (H, B, N) in memory; without numbers if there are none."""
+    b, h, n, _ = q.shape
+    return q.new_empty(0 if like is None else like.shape[-1], h, b, n, dtype=torch.float32).permute(2, 1, 3, 0)
 
 
 @_backward.register_fake
-def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, queries: Tensor | None, *_: Any) -> Any:
-    return _rows_first(q), _rows_first(k), _rows_first(v), _term_gradient(q, queries)
+def _(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, queries: Tensor | None,
+    slope: Tensor | None, *_: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    return _rows_first(q), _rows_first(k), _rows_first(v), _planes(q, queries), _planes(q, slope)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:9])
-    ctx.settings = inputs[9:]
+    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:11])
+    ctx.settings = inputs[11:]
 
 
 def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     if grad.stride(-1) != 1:
         grad = grad.contiguous()
-    queries = ctx.saved_tensors[5]
-    dq, dk, dv, dterms = _backward(grad, *ctx.saved_tensors, *ctx.settings)
-    return dq, dk, dv, None if queries is None else dterms, *[None] * 11
+    queries, slope = ctx.saved_tensors[5:7]
+    dq, dk, dv, dterms, dslope = _backward(grad, *ctx.saved_tensors, *ctx.settings)
+    return dq, dk, dv, None if queries is None else dterms, None if slope is None else dslope, *[None] * 13
 
 
 _forward.register_autograd(_gradients, setup_context=_save)

@@ -3,15 +3,16 @@
 The logit of query i on key j is scale (q_i . k_j + b_ij) + c_ij. What b and c are is the KIND of a launch:
 
 - 0: nothing.
-- 1, columns: b is one more narrow matrix product, of query columns (float32 numbers, cut into 16-bit pieces here) and
-  key columns (16 bit, made once per forward); see `zoo.encodings.quadratic`.
+- 1, columns: b is one more narrow matrix product, of query columns (made of M and t in float32 and cut into 16-bit
+  pieces here) and key columns (16 bit, made once per forward); see `zoo.encodings.quadratic`.
 - 2, parabolas: b = t_i . D - D^T M_i D from exact differences of coordinates, for any extent.
 - 3, distances: c = -slope_h |D|, minus infinity outside the field of view of a head.
 
 Backward recomputes the logits twice, once by tiles of queries (dq and the gradient of the query terms) and once by
 tiles of keys (dk and dv), so that every sum has one owner and results do not depend on the order of programs. Key
-terms follow from coordinates and get no gradient. Gradients of query terms are sums over keys that nearly cancel: dS
-meets the key columns as a high and a low half, with float32 results.
+terms follow from coordinates and get no gradient. Gradients of query terms are sums over keys that nearly cancel. They
+stay float32 until gradients of M and t are made of them, and all columns meet the same rounded dS, so that with the row
+constant among them what rounding adds is a sum over D D^T as well.
 
 Legend: B batch, H heads, N tokens, D head width, M/N tile of queries/keys, W columns.
 """
@@ -20,7 +21,7 @@ Legend: B batch, H heads, N tokens, D head width, M/N tile of queries/keys, W co
 import triton
 import triton.language as tl
 
-__all__ = ["forward", "row_sums"]
+__all__ = ["forward", "row_stats"]
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -45,17 +46,77 @@ def _round(x, BF16: tl.constexpr):
 
 
 @triton.jit
-def _query_columns(U, rows, ok, n: tl.constexpr, i: tl.constexpr, W: tl.constexpr, dtype: tl.constexpr):
-    """Pieces of the columns of q: n high, n low, i high again for the low halves of k, the lowest of the constant."""
+def _index(x, y, AXES: tl.constexpr):
+    """Which of the numbers M_ab for a <= b is that of axes x and y."""
+    low, high = tl.minimum(x, y), tl.maximum(x, y)
+    return low * AXES - low * (low + 1) // 2 + high
+
+
+@triton.jit
+def _numbers(X, tokens, ok, token_stride, k, wanted, stride):
+    """Number k[j] of every token where `wanted[j]`, else 0: (tokens, numbers). Planes of numbers may lie far apart."""
+    at = (X + k.to(tl.int64) * stride)[None, :] + (tokens * token_stride)[:, None]
+    return tl.load(at, mask=ok[:, None] & wanted[None, :], other=0.0)
+
+
+@triton.jit
+def _factors(POWERS, source):
+    """2^-power of columns `source`; POWERS holds 4 bits for each, one more than its power."""
+    power = ((POWERS.to(tl.int64) >> (4 * source)) & 15).to(tl.int32) - 1
+    return ((127 - power) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _source(AXES: tl.constexpr, inexact: tl.constexpr, W: tl.constexpr):
+    """Which column each piece is of: n high, n low, some high again for low halves of k, the lowest of the constant."""
+    n: tl.constexpr = AXES * (AXES + 1) // 2 + AXES + 1
     at = tl.arange(0, W)
-    source = tl.where(at < n, at, tl.where(at < 2 * n, at - n, tl.where(at < 2 * n + i, at - 2 * n, n - 1)))
-    u = tl.load(U + rows[:, None] * n + source[None, :], mask=ok[:, None] & (at < 2 * n + i + 1)[None, :], other=0.0)
+    return tl.where(at < n, at, tl.where(at < 2 * n, at - n, tl.where(at < 2 * n + inexact, at - 2 * n, n - 1)))
+
+
+@triton.jit
+def _query_columns(
+    A, LINEAR, R, KNOWN, POWERS, b, h, tokens, place, ok, ab, ah, an, ac, tb, th, tn, tc,
+    AXES: tl.constexpr, HAS_LINEAR: tl.constexpr, HAS_KNOWN: tl.constexpr, inexact: tl.constexpr, W: tl.constexpr,
+    dtype: tl.constexpr,
+):  # fmt: skip
+    """Pieces of the columns of q, which are -M_ab (doubled off the diagonal), 2 M r - t and t . r - r^T M r.
+
+    Every number is computed where it is needed, for all pieces of its column: numbers of a row put together from
+    vectors would take a register of each thread for each of them.
+    """
+    C: tl.constexpr = AXES * (AXES + 1) // 2
+    n: tl.constexpr = C + AXES + 1
+    at, source = tl.arange(0, W), _source(AXES, inexact, W)
+    linear, axis = (source >= C) & (source < n - 1), tl.maximum(source - C, 0)
+    A += b * ab + h * ah
+    times = tl.full([W], -2.0, tl.float32)
+    for x in tl.static_range(AXES):
+        times = tl.where(source == _index(x, x, AXES), -1.0, times)
+    u = tl.zeros([tokens.shape[0], W], dtype=tl.float32)
+    own = u  # Coordinate of the axis of a linear column, once.
+    for y in tl.static_range(AXES):
+        r = tl.load(R + place * AXES + y, mask=ok, other=0.0)[:, None]
+        own = tl.where((at == C + y)[None, :], r, own)
+        if y == 0:
+            m = _numbers(A, tokens, ok, an, tl.where(linear, _index(axis, 0, AXES), source), source < n - 1, ac)
+            u = m * tl.where(linear[None, :], 2.0 * r, times[None, :])
+        else:
+            u += _numbers(A, tokens, ok, an, _index(axis, y, AXES), linear, ac) * (2.0 * r)
+    rest = -0.5 * u
+    if HAS_LINEAR:
+        t = _numbers(LINEAR + b * tb + h * th, tokens, ok, tn, axis, linear, tc)
+        rest += t
+        u -= t
+    constant = tl.sum(rest * own, axis=1)
+    u = tl.where((source == n - 1)[None, :], constant[:, None], u) * _factors(POWERS, source)[None, :]
+    if HAS_KNOWN:  # A query without a position sees every key alike.
+        u *= tl.load(KNOWN + place, mask=ok, other=0.0)[:, None]
     high = _round(u, dtype == tl.bfloat16)
     low = _round(u - high, dtype == tl.bfloat16)
-    low_part = (at >= n) & (at < 2 * n)
-    lowest_part = at >= 2 * n + i
-    piece = tl.where(lowest_part[None, :], u - high - low, tl.where(low_part[None, :], low, high))
-    return piece.to(dtype)
+    is_low, is_lowest = (at >= n) & (at < 2 * n), at >= 2 * n + inexact
+    piece = tl.where(is_lowest[None, :], u - high - low, tl.where(is_low[None, :], low, high))
+    return tl.where((at <= 2 * n + inexact)[None, :], piece, 0.0).to(dtype)
 
 
 @triton.jit
@@ -152,15 +213,25 @@ def _distances(
 
 
 @triton.jit
+def _unit(scale, KIND: tl.constexpr):
+    """What a result of `_logits` times this is: a logit in base 2. Up to kind 2 scaling is left to exponentiation."""
+    if KIND >= 3:
+        return 1.0
+    else:
+        return scale * LOG2E
+
+
+@triton.jit
 def _logits(
     s, A, R, KNOWN, HEADS, MASK, h, arow, m, rows, ok, n, cols, okc, b_mask, scale,
     KIND: tl.constexpr, AXES: tl.constexpr, ORDER: tl.constexpr, FIELDS: tl.constexpr, BORDER: tl.constexpr,
     HAS_KNOWN: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """From products to logits in base 2: position terms that are not columns, scale, hidden keys."""
+    """From products to logits in units of `_unit`: position terms that are not columns, hidden keys."""
     if KIND == 2:
         s += _parabolas(A, R, KNOWN, arow, rows, ok, cols, okc, AXES, HAS_KNOWN, T)
-    s *= scale * LOG2E
+    if KIND >= 3:
+        s *= scale * LOG2E
     if KIND == 3:
         s += LOG2E * _distances(HEADS, R, KNOWN, h, rows, ok, cols, okc, AXES, ORDER, FIELDS, BORDER, HAS_KNOWN, T)
     if HAS_MASK:
@@ -176,12 +247,12 @@ def _logits(
 @triton.jit
 def _attend_tiles(
     acc, top, total, q, qc, first, stop, K, KC, V, A, R, KNOWN, HEADS, MASK, h, arow, m, rows, ok, start, length,
-    key_base, b_mask, kn, vn, scale, D: tl.constexpr, W: tl.constexpr, KW, BN: tl.constexpr,
+    key_base, b_mask, kn, vn, scale, D: tl.constexpr, W: tl.constexpr, BN: tl.constexpr,
     KIND: tl.constexpr, AXES: tl.constexpr, ORDER: tl.constexpr, FIELDS: tl.constexpr, BORDER: tl.constexpr,
     HAS_KNOWN: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """Goes over keys `first` to `stop` of the sample; only with EDGE may tiles reach beyond its end."""
-    d, at = tl.arange(0, D), tl.arange(0, W)
+    d, at, unit = tl.arange(0, D), tl.arange(0, W), _unit(scale, KIND)
     for n0 in range(first, stop, BN):
         n = n0 + tl.arange(0, BN)
         okc = n < length
@@ -192,9 +263,10 @@ def _attend_tiles(
             k = tl.load(K + keys[None, :] * kn + d[:, None])
         s = tl.dot(q, k)
         if KIND == 1:
-            kc = tl.load(
-                KC + (key_base + keys)[None, :] * KW + at[:, None], mask=okc[None, :] & (at < KW)[:, None], other=0.0
-            )
+            if EDGE:
+                kc = tl.load(KC + (key_base + keys)[None, :] * W + at[:, None], mask=okc[None, :], other=0.0)
+            else:
+                kc = tl.load(KC + (key_base + keys)[None, :] * W + at[:, None])
             s = tl.dot(qc, kc, s)
         s = _logits(
             s, A, R, KNOWN, HEADS, MASK, h, arow, m, rows, ok, n, key_base + keys, okc, b_mask, scale,
@@ -202,8 +274,8 @@ def _attend_tiles(
         )  # fmt: skip
         new = tl.maximum(top, tl.max(s, axis=1))
         base = tl.where(new == float("-inf"), 0.0, new)  # A row that sees nothing so far.
-        p = tl.math.exp2(s - base[:, None])
-        fade = tl.math.exp2(top - base)
+        p = tl.math.exp2(s * unit - (base * unit)[:, None])
+        fade = tl.math.exp2((top - base) * unit)
         total = total * fade + tl.sum(p, axis=1)
         if EDGE:
             v = tl.load(V + keys[:, None] * vn + d[None, :], mask=okc[:, None], other=0.0)
@@ -216,9 +288,10 @@ def _attend_tiles(
 
 @triton.jit
 def forward(
-    Q, K, V, OUT, LSE, A, KC, R, KNOWN, HEADS, MASK, CU, TILES,
-    qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on, key_batch, mask_batch, H, N, scale, KW,
-    D: tl.constexpr, W: tl.constexpr, n_columns: tl.constexpr, inexact: tl.constexpr,
+    Q, K, V, OUT, LSE, A, LINEAR, KC, R, KNOWN, HEADS, MASK, CU, TILES,
+    qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on, ab, ah, an, ac, tb, th, tn, tc,
+    key_batch, mask_batch, H, N, scale, POWERS,
+    D: tl.constexpr, W: tl.constexpr, inexact: tl.constexpr, HAS_LINEAR: tl.constexpr,
     KIND: tl.constexpr, AXES: tl.constexpr, ORDER: tl.constexpr, FIELDS: tl.constexpr, BORDER: tl.constexpr,
     HAS_KNOWN: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, PACKED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
@@ -236,38 +309,43 @@ def forward(
     q = tl.load(Q + b * qb + h * qh + tokens[:, None] * qn + d[None, :], mask=ok[:, None], other=0.0)
     qc = q
     if KIND == 1:
-        qc = _query_columns(A, row, ok, n_columns, inexact, W, q.dtype)
+        qc = _query_columns(
+            A, LINEAR, R, KNOWN, POWERS, b, h, tokens, key_base + tokens, ok, ab, ah, an, ac, tb, th, tn, tc,
+            AXES, HAS_LINEAR, HAS_KNOWN, inexact, W, q.dtype,
+        )  # fmt: skip
     acc = tl.zeros([BM, D], dtype=tl.float32)
     top = tl.full([BM], float("-inf"), dtype=tl.float32)
     total = tl.zeros([BM], dtype=tl.float32)
     stop = tl.minimum(length, m0 + BM) if CAUSAL else length
-    full = stop // BN * BN
+    full = (m0 if CAUSAL else stop) // BN * BN  # Before it no key is hidden from a query of the tile.
     Kh, Vh = K + b * kb + h * kh, V + b * vb + h * vh
     acc, top, total = _attend_tiles(
         acc, top, total, q, qc, 0, full, Kh, KC, Vh, A, R, KNOWN, HEADS, MASK, h, row, m, key_base + tokens, ok,
-        start, length, key_base, b * mask_batch, kn, vn, scale, D, W, KW, BN,
-        KIND, AXES, ORDER, FIELDS, BORDER, HAS_KNOWN, HAS_MASK, CAUSAL, False,
+        start, length, key_base, b * mask_batch, kn, vn, scale, D, W, BN,
+        KIND, AXES, ORDER, FIELDS, BORDER, HAS_KNOWN, HAS_MASK, False, False,
     )  # fmt: skip
     acc, top, total = _attend_tiles(
         acc, top, total, q, qc, full, stop, Kh, KC, Vh, A, R, KNOWN, HEADS, MASK, h, row, m, key_base + tokens, ok,
-        start, length, key_base, b * mask_batch, kn, vn, scale, D, W, KW, BN,
+        start, length, key_base, b * mask_batch, kn, vn, scale, D, W, BN,
         KIND, AXES, ORDER, FIELDS, BORDER, HAS_KNOWN, HAS_MASK, CAUSAL, True,
     )  # fmt: skip
     seen = total > 0.0
     out = acc / tl.where(seen, total, 1.0)[:, None]
     # Infinity makes the probabilities of a row that sees nothing zero in backward.
-    lse = tl.where(seen, top + tl.math.log2(tl.where(seen, total, 1.0)), float("inf"))
+    lse = tl.where(seen, top * _unit(scale, KIND) + tl.math.log2(tl.where(seen, total, 1.0)), float("inf"))
     tl.store(OUT + b * ob + h * oh + tokens[:, None] * on + d[None, :], out.to(OUT.dtype.element_ty), mask=ok[:, None])
     tl.store(LSE + row, lse, mask=ok)
 
 
 @triton.jit
-def row_sums(OUT, G, SUMS, ob, oh, on, gb, gh, gn, H, N, D: tl.constexpr, BM: tl.constexpr):
-    """Sum over channels of output times its gradient, per row."""
+def row_stats(OUT, G, LSE, STATS, ob, oh, on, gb, gh, gn, H, N, D: tl.constexpr, BM: tl.constexpr):
+    """What backward needs of a row, side by side: the logarithm, and the sum of output times its gradient."""
     bh = tl.program_id(1)
     b, h = (bh // H).to(tl.int64), bh % H
     m, d = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, D)
     ok = m < N
     o = tl.load(OUT + b * ob + h * oh + m[:, None] * on + d[None, :], mask=ok[:, None], other=0.0).to(tl.float32)
     g = tl.load(G + b * gb + h * gh + m[:, None] * gn + d[None, :], mask=ok[:, None], other=0.0).to(tl.float32)
-    tl.store(SUMS + bh.to(tl.int64) * N + m, tl.sum(o * g, axis=1), mask=ok)
+    row = bh.to(tl.int64) * N + m
+    tl.store(STATS + row * 2, tl.load(LSE + row, mask=ok, other=0.0), mask=ok)
+    tl.store(STATS + row * 2 + 1, tl.sum(o * g, axis=1), mask=ok)
