@@ -72,7 +72,8 @@ def by_kernel(score, sums):
 def example(axes, *, dtype=torch.float16, prefix=0, linear=True, shared=True, exact=True):
     """A score with strides as the kernel of coefficients leaves them, and random sums over keys."""
     torch.manual_seed(0)
-    values = (torch.rand(1 if shared else 2, TOKENS - prefix, axes) * 30 - 7).to(DEVICE)
+    spread = 30 if exact else 20  # What is off the grid is folded less far.
+    values = (torch.rand(1 if shared else 2, TOKENS - prefix, axes) * spread - 7).to(DEVICE)
     coords = Coordinates(values.round() if exact else values, integral=exact)
     frame = make_frame(coords.with_prefix(prefix) if prefix else coords, dtype)
     assert frame.kind == "fold" and (dtype == torch.bfloat16 or len(set(frame.powers)) > 1)
