@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.encodings.terms import Columns, Distances, Parabolas, Terms
+from zoo.encodings.terms import Columns, Distances, Matrix, Parabolas, Terms
 
 __all__ = ["MAX_AXES", "fused_attention", "interpreted", "shapes_problem"]
 
 HEAD_WIDTHS = (16, 32, 64, 128)
 DTYPES = (torch.float16, torch.bfloat16)
 MAX_AXES = 4
-_PLAIN, _COLUMNS, _PARABOLAS, _DISTANCES = range(4)
+_PLAIN, _COLUMNS, _PARABOLAS, _DISTANCES, _MATRIX = range(5)
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Tiling:
 def tiling(kernel: str, width: int, kind: int) -> Tiling:
     """The tiling of `"forward"`, `"queries"` or `"keys"` (backward) for a head width and a kind of term.
 
-    Differences of coordinates take registers, so those kinds have smaller tiles.
+    Differences of coordinates and tiles of a bias take registers, so those kinds have smaller tiles.
     """
-    if kind in (_PARABOLAS, _DISTANCES) or width == 128:
+    if kind in (_PARABOLAS, _DISTANCES, _MATRIX) or width == 128:
         return Tiling(64, 64, 4, 2)
     return _TILINGS[kernel]
 
@@ -91,18 +91,24 @@ def fused_attention(
     """Attention with a position term, forward and backward in Triton; arguments as `zoo.kernels.attend` has them.
 
     Args:
-        q: (B, H, N, D) float16 or bfloat16, D contiguous.
+        q: (B, H, N, D) float16 or bfloat16; with a `Matrix` the rows that it is for.
         k: (B, H, N, D).
         v: (B, H, N, D).
-        terms: Position term or `None`. Gradients flow to `Columns.queries` and `Parabolas.coefficients`.
+        terms: Position term or `None`. Gradients flow to `Columns.queries` and `Parabolas.coefficients`; with a
+            `Matrix` there are none, of q, k and v neither.
         scale: Softmax scale.
         mask: Bool (B, N), True for visible keys.
         causal: Query i sees keys 0..i of its sample.
-        cu_seqlens: Offsets (S + 1,) of packed samples, B = 1.
+        cu_seqlens: Offsets (S + 1,) of packed samples, B = 1; not with a `Matrix`.
 
     Returns:
         (B, H, N, D) like q.
     """
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    if isinstance(terms, Matrix):
+        bias = terms.bias.float()
+        bias = bias if bias.stride(-1) == 1 else bias.contiguous()
+        return _rows(q, k, v, bias, None if mask is None else mask.contiguous(), scale, terms.first, causal)
     queries = keys = known = heads = None
     kind, inexact, order, border = _PLAIN, 0, 2, 0.0
     match terms:
@@ -117,7 +123,6 @@ def fused_attention(
             if terms.fields is not None:
                 heads = torch.cat([heads, terms.fields.flatten(1)], dim=1)
             heads = heads.contiguous()
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     out, _ = _forward(
         q, k, v, queries,
         None if keys is None else keys.contiguous(),
@@ -295,3 +300,32 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
 
 
 _forward.register_autograd(_gradients, setup_context=_save)
+
+
+@torch.library.custom_op("zoo::attention_rows", mutates_args=())
+def _rows(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None, scale: float, first: int, causal: bool
+) -> Tensor:
+    """Attention of query rows `first` and on under a bias (B or 1, H or 1, rows, N)."""
+    from zoo.kernels.triton_attention_rows import forward_rows
+
+    out = _rows_first(q)
+    if q.numel():
+        (batch, heads, count, width), tokens = q.shape, k.shape[2]
+        shape = tiling("forward", width, _MATRIX)
+        strided = [q, k, v, out, bias.expand(batch, heads, count, tokens)]
+        strides = [stride for x in strided for stride in x.stride()[:3]]
+        settings = {"D": width, "HAS_MASK": mask is not None, "CAUSAL": causal, "BM": shape.queries, "BN": shape.keys}
+        settings |= {"num_warps": shape.warps, "num_stages": shape.stages}
+        grid = (-(-count // shape.queries), batch * heads)
+        with torch.cuda.device_of(q):
+            forward_rows[grid](
+                q, k, v, out, bias, q if mask is None else mask,
+                *strides, heads, count, tokens, first, scale, **settings,
+            )  # fmt: skip
+    return out
+
+
+@_rows.register_fake
+def _(q: Tensor, *_: Any) -> Tensor:
+    return _rows_first(q)
