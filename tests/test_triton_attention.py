@@ -219,7 +219,7 @@ def test_the_operators_keep_their_promises():
     keys = torch.randn(1, 18, 8, device=DEVICE, dtype=DTYPE)
     arguments = (q, k, v, columns, keys, None, None, None, None, 0.25, 1, 1, 2, 0.0, False)
     torch.library.opcheck(
-        fused._forward, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
+        fused._operator, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
     )
 
 

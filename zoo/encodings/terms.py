@@ -79,7 +79,7 @@ class Matrix:
     first: int = 0
 
 
-Terms = Columns | Parabolas | Distances | Matrix
+Terms = Columns | Parabolas | Distances
 
 
 class FusedScore(ABC):

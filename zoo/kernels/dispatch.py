@@ -17,6 +17,7 @@ from zoo.encodings.terms import FoldableScore, FusedScore, Matrix
 from zoo.errors import ConfigError, DataError
 from zoo.kernels.flex import flex
 from zoo.kernels.fused import fused_attention
+from zoo.kernels.rows import attention_rows
 from zoo.kernels.select import Call, record, select
 
 __all__ = ["attend", "attention_weights", "call_of"]
@@ -140,8 +141,8 @@ def _triton_rows(
     k, v, _ = _hide(k, v, mask)
 
     def block(q_rows: Tensor, rows: slice) -> Tensor:
-        terms = Matrix(score.bias(rows), rows.start or 0)
-        return fused_attention(q_rows, k, v, terms, scale=scale, mask=mask, causal=causal)
+        term = Matrix(score.bias(rows), rows.start or 0)
+        return attention_rows(q_rows, k, v, term, scale=scale, mask=mask, causal=causal)
 
     with torch.autocast(q.device.type, enabled=False), torch.no_grad():
         elements, maps = _BLOCK_ELEMENTS_CUDA, q.shape[0] * q.shape[1]

@@ -1,26 +1,41 @@
-"""Attention with the position term inside our Triton kernels, as operators that compiling and exporting see through.
+"""Attention with the position term inside our Triton kernels, forward and backward.
 
 Legend: B batch, H heads, N tokens, D head width, p coordinate axes, S packed samples.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from zoo.encodings.terms import Columns, Distances, Matrix, Parabolas, Terms
+from zoo.encodings.terms import Columns, Distances, Parabolas, Terms
+from zoo.kernels.launch import (
+    HAS_TRITON,
+    PLANS,
+    Layout,
+    Operation,
+    Plan,
+    eager,
+    inlines,
+    interpreted,
+    layout,
+    ordinary,
+    planned,
+    register,
+    strides_of,
+)
 
-__all__ = ["MAX_AXES", "fused_attention", "interpreted", "shapes_problem"]
+__all__ = ["MATRIX", "MAX_AXES", "fused_attention", "interpreted", "rows_first", "shapes_problem", "tiling"]
 
 HEAD_WIDTHS = (16, 32, 64, 128)
 DTYPES = (torch.float16, torch.bfloat16)
 MAX_AXES = 4
-_PLAIN, _COLUMNS, _PARABOLAS, _DISTANCES, _MATRIX = range(5)
+_PLAIN, _COLUMNS, _PARABOLAS, _DISTANCES, MATRIX = range(5)
 
 
 @dataclass(frozen=True)
@@ -38,7 +53,7 @@ def tiling(kernel: str, width: int, kind: int) -> Tiling:
 
     Differences of coordinates and tiles of a bias take registers, so those kinds have smaller tiles.
     """
-    if kind in (_PARABOLAS, _DISTANCES, _MATRIX) or width == 128:
+    if kind in (_PARABOLAS, _DISTANCES, MATRIX) or width == 128:
         return Tiling(64, 64, 4, 2)
     return _TILINGS[kernel]
 
@@ -51,19 +66,9 @@ _TILINGS = {
 }
 
 
-# Found once: compiling traces what asks for it.
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
-_INTERPRETED = _HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
-
-
-def interpreted() -> bool:
-    """Whether Triton's kernels run on the CPU, by its interpreter (`TRITON_INTERPRET=1` at import), for tests."""
-    return _INTERPRETED
-
-
 def shapes_problem(device: torch.device, dtype: torch.dtype, width: int, value_width: int) -> str | None:
     """Why the kernels cannot run at all for tensors like these, or `None`."""
-    if not _HAS_TRITON:
+    if not HAS_TRITON:
         return "Triton is not installed (pip install triton)"
     if device.type != "cuda" and not (device.type == "cpu" and interpreted()):
         return f"it runs on CUDA, not on {device.type}"
@@ -91,24 +96,19 @@ def fused_attention(
     """Attention with a position term, forward and backward in Triton; arguments as `zoo.kernels.attend` has them.
 
     Args:
-        q: (B, H, N, D) float16 or bfloat16; with a `Matrix` the rows that it is for.
+        q: (B, H, N, D) float16 or bfloat16.
         k: (B, H, N, D).
         v: (B, H, N, D).
-        terms: Position term or `None`. Gradients flow to `Columns.queries` and `Parabolas.coefficients`; with a
-            `Matrix` there are none, of q, k and v neither.
+        terms: Position term or `None`. Gradients flow to `Columns.queries` and `Parabolas.coefficients`.
         scale: Softmax scale.
         mask: Bool (B, N), True for visible keys.
         causal: Query i sees keys 0..i of its sample.
-        cu_seqlens: Offsets (S + 1,) of packed samples, B = 1; not with a `Matrix`.
+        cu_seqlens: Offsets (S + 1,) of packed samples, B = 1.
 
     Returns:
         (B, H, N, D) like q.
     """
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    if isinstance(terms, Matrix):
-        bias = terms.bias.float()
-        bias = bias if bias.stride(-1) == 1 else bias.contiguous()
-        return _rows(q, k, v, bias, None if mask is None else mask.contiguous(), scale, terms.first, causal)
     queries = keys = known = heads = None
     kind, inexact, order, border = _PLAIN, 0, 2, 0.0
     match terms:
@@ -123,84 +123,120 @@ def fused_attention(
             if terms.fields is not None:
                 heads = torch.cat([heads, terms.fields.flatten(1)], dim=1)
             heads = heads.contiguous()
-    out, _ = _forward(
+    tensors = (
         q, k, v, queries,
         None if keys is None else keys.contiguous(),
         None if known is None else known.contiguous(),
         heads,
         None if mask is None else mask.contiguous(),
         None if cu_seqlens is None else cu_seqlens.to(torch.int32),
-        scale, kind, inexact, order, border, causal,
     )  # fmt: skip
-    return out
+    settings = (scale, kind, inexact, order, border, causal)
+    if ordinary(*tensors):
+        return _eager(*tensors, *settings)[0]
+    if inlines(q):
+        from zoo.kernels.operators import attention as operator
+    else:
+        operator = _operator
+    return operator(*tensors, *settings)[0]
 
 
-def _rows_first(like: Tensor) -> Tensor:
+def rows_first(like: Tensor) -> Tensor:
     """Empty (B, H, N, D) with the memory order (B, N, H, D), in which heads are joined without a copy."""
     b, h, n, d = like.shape
     return like.new_empty(b, n, h, d).transpose(1, 2)
 
 
-class _Launch:
-    """What the kernels of one call have in common."""
-
-    def __init__(
-        self,
-        q: Tensor,
-        queries: Tensor | None,
-        keys: Tensor | None,
-        known: Tensor | None,
-        heads: Tensor | None,
-        mask: Tensor | None,
-        cu_seqlens: Tensor | None,
-        settings: tuple[float, int, int, int, float, bool],
-    ) -> None:
-        scale, kind, inexact, order, border, causal = settings
-        self.batch, self.heads, self.tokens, width = q.shape
-        self.kind, self.width, self.cu_seqlens = kind, width, cu_seqlens
-        columns = kind == _COLUMNS
-        axes = keys.shape[-1] if keys is not None and not columns else 1
-        pieces = keys.shape[-1] if keys is not None and columns else 16
-        self.pieces = max(16, 1 << (pieces - 1).bit_length())
-        self.columns = queries.shape[-1] if columns and queries is not None else 1
-        self.pointers = [q if x is None else x for x in (queries, keys if columns else None)]
-        self.pointers += [q if x is None else x for x in (None if columns else keys, known, heads, mask)]
-        self.shared = {"H": self.heads, "N": self.tokens, "scale": scale, "KW": pieces}
-        self.shared |= {"key_batch": 0 if keys is None or keys.shape[0] == 1 else self.tokens}
-        self.shared |= {"mask_batch": self.tokens}
-        self.constants: dict[str, Any] = {"D": width, "W": self.pieces, "KIND": kind, "AXES": axes, "ORDER": order}
-        self.constants |= {"FIELDS": heads is not None and heads.shape[1] > 1, "BORDER": border}
-        self.constants |= {"HAS_KNOWN": known is not None, "HAS_MASK": mask is not None, "CAUSAL": causal}
-        self.constants |= {"PACKED": cu_seqlens is not None}
-        self.query_constants = {"n_columns": self.columns, "inexact": inexact}
-
-    def run(self, kernel: Any, name: str, tensors: list[Tensor], strided: list[Tensor], **constants: Any) -> None:
-        """Launches a kernel over the tiles of its queries, or of its keys for `"keys"`."""
-        shape = tiling(name, self.width, self.kind)
-        block = shape.keys if name == "keys" else shape.queries
-        tiles, count = self._tiles(block)
-        strides = [stride for x in strided for stride in x.stride()[:3]]
-        settings = {**self.shared, **self.constants, **constants, "BM": shape.queries, "BN": shape.keys}
-        settings |= {"num_warps": shape.warps, "num_stages": shape.stages}
-        with torch.cuda.device_of(tensors[0]):  # Triton launches on the current device.
-            kernel[(count, self.batch * self.heads)](*tensors, *self.pointers, *tiles, *strides, **settings)
-
-    def _tiles(self, block: int) -> tuple[list[Tensor], int]:
-        """For packed samples: offsets, and (sample, tile within it) of every program; computed without a wait."""
-        cu = self.cu_seqlens
-        if cu is None:
-            return [self.pointers[0], self.pointers[0]], -(-self.tokens // block)
-        samples = cu.shape[0] - 1
-        count = self.tokens // block + samples
-        tiles = (cu.diff() + block - 1) // block
-        ends = tiles.cumsum(0)
-        index = torch.arange(count, device=cu.device)
-        sample = torch.searchsorted(ends, index, right=True).clamp(max=max(samples - 1, 0))
-        within = index - (ends - tiles)[sample]  # Past the last tile this lies beyond the sample: nothing to do.
-        return [cu, torch.stack([sample, within], dim=1).to(torch.int32)], count
+_Settings = tuple[float, int, int, int, float, bool]
+_Operands = tuple[Tensor | None, ...]
+_Layouts = tuple[Layout | None, ...]
 
 
-@torch.library.custom_op("zoo::attention", mutates_args=())
+def _plan(kernel: str, device: int, operands: _Layouts, others: tuple[Layout, ...], settings: _Settings) -> Plan:
+    """The launch of `"forward"`, `"queries"` or `"keys"`, over the tiles of its queries, or of its keys for the last.
+
+    Args:
+        kernel: Which.
+        device: Index of the CUDA device.
+        operands: q, k, v, and the tensors of the term, the mask and the samples.
+        others: Those of further tensors whose strides the kernel takes: output, or gradients of output and of input.
+        settings: All else.
+    """
+    from zoo.kernels import triton_attention, triton_attention_backward
+
+    scale, kind, inexact, order, border, causal = settings
+    q, k, v = (x for x in operands[:3] if x is not None)
+    queries, keys, known, heads, mask, cu_seqlens = (None if x is None else x[0] for x in operands[3:])
+    batch, count, tokens, width = q[0]
+    columns = kind == _COLUMNS
+    axes = keys[-1] if keys is not None and not columns else 1
+    shape = tiling(kernel, width, kind)
+    values: dict[str, Any] = {"H": count, "N": tokens, "scale": scale}
+    values |= {"KW": keys[-1] if keys is not None and columns else 16, "mask_batch": tokens}
+    values |= {"key_batch": 0 if keys is None or keys[0] == 1 else tokens}
+    values |= {"D": width, "W": _pieces(keys, kind), "KIND": kind, "AXES": axes, "ORDER": order}
+    values |= {"FIELDS": heads is not None and heads[1] > 1, "BORDER": border}
+    values |= {"HAS_KNOWN": known is not None, "HAS_MASK": mask is not None, "CAUSAL": causal}
+    values |= {"PACKED": cu_seqlens is not None, "BM": shape.queries, "BN": shape.keys}
+    values |= strides_of("qkvo" if kernel == "forward" else "qkvgd", q, k, v, *others)
+    if kernel != "keys":
+        values |= {"n_columns": queries[-1] if columns and queries is not None else 1, "inexact": inexact}
+    functions = {
+        "forward": triton_attention.forward,
+        "queries": triton_attention_backward.backward_queries,
+        "keys": triton_attention_backward.backward_keys,
+    }
+    block = shape.keys if kernel == "keys" else shape.queries
+    tiles = -(-tokens // block) if cu_seqlens is None else tokens // block + cu_seqlens[0] - 1
+    options = {"num_warps": shape.warps, "num_stages": shape.stages}
+    return Plan(functions[kernel], (tiles, batch * count, 1), values, options, device)
+
+
+_forward_plan = functools.lru_cache(maxsize=PLANS)(functools.partial(_plan, "forward"))
+
+
+@functools.lru_cache(maxsize=PLANS)
+def _backward_plans(
+    device: int, operands: _Layouts, out: Layout, grad: Layout, gradients: tuple[Layout, Layout], settings: _Settings
+) -> tuple[Plan, Plan, Plan]:
+    """The launches over rows, tiles of queries and tiles of keys."""
+    from zoo.kernels.triton_attention import row_sums
+
+    batch, heads, tokens, width = out[0]
+    values = {"H": heads, "N": tokens, "D": width, "BM": 128, **strides_of("og", out, grad)}
+    sums = Plan(row_sums, (-(-tokens // 128), batch * heads, 1), values, {}, device)
+    dq, dk = gradients
+    queries = _plan("queries", device, operands, (grad, dq), settings)
+    return sums, queries, _plan("keys", device, operands, (grad, dk), settings)
+
+
+def _pieces(keys: torch.Size | None, kind: int) -> int:
+    """Columns of 16-bit pieces, padded to a power of two."""
+    return 16 if keys is None or kind != _COLUMNS else max(16, 1 << (int(keys[-1]) - 1).bit_length())
+
+
+def _pointers(kernel: str, operands: _Operands, kind: int) -> list[Tensor]:
+    """Tensors of the term and the mask, and the tiles of packed samples; something else for those that are not."""
+    q, _, _, queries, keys, known, heads, mask, cu_seqlens = operands
+    assert q is not None
+    terms = (queries, keys, None) if kind == _COLUMNS else (queries, None, keys)
+    tiles = (None, None) if cu_seqlens is None else (cu_seqlens, _tiles(kernel, q, kind, cu_seqlens))
+    return [q if x is None else x for x in (*terms, known, heads, mask, *tiles)]
+
+
+def _tiles(kernel: str, q: Tensor, kind: int, cu: Tensor) -> Tensor:
+    """For packed samples: (sample, tile within it) of every program; computed without a wait."""
+    shape = tiling(kernel, q.shape[-1], kind)
+    block = shape.keys if kernel == "keys" else shape.queries
+    samples = cu.shape[0] - 1
+    tiles = (cu.diff() + block - 1) // block
+    ends = tiles.cumsum(0)
+    index = torch.arange(q.shape[2] // block + samples, device=cu.device)
+    sample = torch.searchsorted(ends, index, right=True).clamp(max=max(samples - 1, 0))
+    within = index - (ends - tiles)[sample]  # Past the last tile this lies beyond the sample: nothing to do.
+    return torch.stack([sample, within], dim=1).to(torch.int32)
+
+
 def _forward(
     q: Tensor,
     k: Tensor,
@@ -218,22 +254,20 @@ def _forward(
     border: float,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    from zoo.kernels.triton_attention import forward
-
-    out, lse = _rows_first(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+    """Output, and the logarithm (base 2) of the sum of exponentials of every row."""
+    out, lse = _fake_forward(q)
     if q.numel():
+        operands = (q, k, v, queries, keys, known, heads, mask, cu_seqlens)
         settings = (scale, kind, inexact, order, border, causal)
-        launch = _Launch(q, queries, keys, known, heads, mask, cu_seqlens, settings)
-        launch.run(forward, "forward", [q, k, v, out, lse], [q, k, v, out], **launch.query_constants)
+        key = (q.get_device(), tuple(map(layout, operands)), (layout(out),), settings)
+        planned(_forward_plan, q, *key)(q, k, v, out, lse, *_pointers("forward", operands, kind))
     return out, lse
 
 
-@_forward.register_fake
-def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return _rows_first(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+def _fake_forward(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return rows_first(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-@torch.library.custom_op("zoo::attention_backward", mutates_args=())
 def _backward(
     grad: Tensor,
     q: Tensor,
@@ -254,36 +288,29 @@ def _backward(
     border: float,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    from zoo.kernels.triton_attention import row_sums
-    from zoo.kernels.triton_attention_backward import backward_keys, backward_queries
-
-    dq, dk, dv = _rows_first(q), _rows_first(k), _rows_first(v)
-    dterms = _term_gradient(q, queries)
+    """Gradients of q, k, v and of the queries' side of the term."""
+    dq, dk, dv, dterms = _fake_backward(grad, q, k, v, out, lse, queries)
     if not q.numel():
         return dq, dk, dv, dterms
+    operands = (q, k, v, queries, keys, known, heads, mask, cu_seqlens)
     settings = (scale, kind, inexact, order, border, causal)
-    launch = _Launch(q, queries, keys, known, heads, mask, cu_seqlens, settings)
+    gradients = (layout(dq), layout(dk))
+    key = (q.get_device(), tuple(map(layout, operands)), layout(out), layout(grad), gradients, settings)
+    for_rows, for_queries, for_keys = planned(_backward_plans, q, *key)
     sums = torch.empty_like(lse)
-    batch, count, tokens, width = q.shape
-    with torch.cuda.device_of(q):
-        row_sums[(-(-tokens // 128), batch * count)](
-            out, grad, sums, *out.stride()[:3], *grad.stride()[:3], H=count, N=tokens, D=width, BM=128
-        )
-    pieces = q.new_empty((*q.shape[:3], launch.pieces) if kind == _COLUMNS else (0,))
-    common = [q, k, v, grad, lse, sums]
-    strided = [q, k, v, grad]
-    launch.run(backward_queries, "queries", [*common, dq, dterms, pieces], [*strided, dq], **launch.query_constants)
-    launch.run(backward_keys, "keys", [*common, dk, dv, pieces], [*strided, dk])
+    for_rows(out, grad, sums)
+    pieces = q.new_empty((*q.shape[:3], for_queries.values["W"]) if kind == _COLUMNS else (0,))
+    common = (q, k, v, grad, lse, sums)
+    for_queries(*common, dq, dterms, pieces, *_pointers("queries", operands, kind))
+    for_keys(*common, dk, dv, pieces, *_pointers("keys", operands, kind))
     return dq, dk, dv, dterms
 
 
-def _term_gradient(q: Tensor, queries: Tensor | None) -> Tensor:
-    return q.new_empty(0, dtype=torch.float32) if queries is None else torch.empty_like(queries)
-
-
-@_backward.register_fake
-def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, queries: Tensor | None, *_: Any) -> Any:
-    return _rows_first(q), _rows_first(k), _rows_first(v), _term_gradient(q, queries)
+def _fake_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, queries: Tensor | None, *_: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dterms = q.new_empty(0, dtype=torch.float32) if queries is None else torch.empty_like(queries)
+    return rows_first(q), rows_first(k), rows_first(v), dterms
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -291,41 +318,14 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     ctx.settings = inputs[9:]
 
 
-def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
+def _gradients(backward: Callable[..., tuple[Tensor, ...]], ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     if grad.stride(-1) != 1:
         grad = grad.contiguous()
     queries = ctx.saved_tensors[5]
-    dq, dk, dv, dterms = _backward(grad, *ctx.saved_tensors, *ctx.settings)
+    dq, dk, dv, dterms = backward(grad, *ctx.saved_tensors, *ctx.settings)
     return dq, dk, dv, None if queries is None else dterms, *[None] * 11
 
 
-_forward.register_autograd(_gradients, setup_context=_save)
-
-
-@torch.library.custom_op("zoo::attention_rows", mutates_args=())
-def _rows(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None, scale: float, first: int, causal: bool
-) -> Tensor:
-    """Attention of query rows `first` and on under a bias (B or 1, H or 1, rows, N)."""
-    from zoo.kernels.triton_attention_rows import forward_rows
-
-    out = _rows_first(q)
-    if q.numel():
-        (batch, heads, count, width), tokens = q.shape, k.shape[2]
-        shape = tiling("forward", width, _MATRIX)
-        strided = [q, k, v, out, bias.expand(batch, heads, count, tokens)]
-        strides = [stride for x in strided for stride in x.stride()[:3]]
-        settings = {"D": width, "HAS_MASK": mask is not None, "CAUSAL": causal, "BM": shape.queries, "BN": shape.keys}
-        settings |= {"num_warps": shape.warps, "num_stages": shape.stages}
-        grid = (-(-count // shape.queries), batch * heads)
-        with torch.cuda.device_of(q):
-            forward_rows[grid](
-                q, k, v, out, bias, q if mask is None else mask,
-                *strides, heads, count, tokens, first, scale, **settings,
-            )  # fmt: skip
-    return out
-
-
-@_rows.register_fake
-def _(q: Tensor, *_: Any) -> Tensor:
-    return _rows_first(q)
+OPERATION = Operation(_forward, _backward, _fake_forward, _fake_backward, _save, _gradients, outputs=1)
+_eager = eager(OPERATION)
+_operator = register(OPERATION, torch.library.custom_op, "zoo::attention")

@@ -5,8 +5,8 @@ cores with float32 accumulators: W has R rows for each head, padded to a power o
 are parabolas and go through softplus; the rest are pieces of the linear term and do not. Number k of a head is then the
 sum over rows of f(z) times a weight: a product of directions for k < c; 1 for pieces of axis k - c of the linear term.
 
-Results are planes (c + q, H, T), in which tokens are neighbours: stores are coalesced, and so are the loads of whoever
-takes one number of every token.
+Results are planes (c, H, T) and (q, H, T), in which tokens are neighbours: stores are coalesced, and so are the loads
+of whoever takes one number of every token.
 
 Legend: T tokens, C features, H heads, m parabolas, q linear terms, c quadratic numbers; tile of BM tokens and HB heads
 of MP rows, BK features at a time.
@@ -66,7 +66,7 @@ def _weights(PRODUCTS, k: tl.constexpr, head, row, inside, m, c: tl.constexpr, q
 
 @triton.jit
 def forward(
-    X, W, PRODUCTS, OUT, T, C, H, R: tl.constexpr, m: tl.constexpr, c: tl.constexpr, q: tl.constexpr,
+    X, W, PRODUCTS, OUT, LINEAR, T, C, H, R: tl.constexpr, m: tl.constexpr, c: tl.constexpr, q: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr, HB: tl.constexpr, MP: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """The planes of a tile. Programs of the same tokens are neighbours, so that x comes from memory once."""
@@ -80,7 +80,7 @@ def forward(
     for k in tl.static_range(c, c + q):  # First, so that z and its softplus do not take registers at the same time.
         weighed = z * _weights(PRODUCTS, k, head, row, inside, m, c, q)[None, :]
         total = tl.sum(tl.reshape(weighed, (BM, HB, MP)), axis=2)
-        tl.store(OUT + (k * H + heads).to(tl.int64)[None, :] * T + tokens[:, None], total, mask=ok)
+        tl.store(LINEAR + ((k - c) * H + heads).to(tl.int64)[None, :] * T + tokens[:, None], total, mask=ok)
     a = _softplus(z)
     for k in tl.static_range(c):
         weighed = a * _weights(PRODUCTS, k, head, row, inside, m, c, q)[None, :]
@@ -90,14 +90,14 @@ def forward(
 
 @triton.jit
 def _spread(G, k: tl.constexpr, tokens, heads, ok, T, H, BM: tl.constexpr, HB: tl.constexpr, MP: tl.constexpr):
-    """The gradient of number k, over all columns of a tile."""
+    """Number k of the gradients G, over all columns of a tile."""
     g = tl.load(G + (k * H + heads).to(tl.int64)[None, :] * T + tokens[:, None], mask=ok, other=0.0)
     return tl.reshape(tl.broadcast_to(g[:, :, None], (BM, HB, MP)), (BM, HB * MP))
 
 
 @triton.jit
 def backward(
-    G, X, W, PRODUCTS, DZ, PARTS, T, C, H, R: tl.constexpr, m: tl.constexpr, c: tl.constexpr, q: tl.constexpr,
+    G, LG, X, W, PRODUCTS, DZ, PARTS, T, C, H, R: tl.constexpr, m: tl.constexpr, c: tl.constexpr, q: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr, HB: tl.constexpr, MP: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """The gradient of z of a tile, and what its tokens add to the gradient of the products."""
@@ -117,7 +117,10 @@ def backward(
     dz = tl.zeros([BM, HB * MP], dtype=tl.float32)
     for k in tl.static_range(c + q):
         weights = _weights(PRODUCTS, k, head, row, inside, m, c, q)
-        dz += _spread(G, k, tokens, heads, ok, T, H, BM, HB, MP) * weights[None, :]
+        if k < c:
+            dz += _spread(G, k, tokens, heads, ok, T, H, BM, HB, MP) * weights[None, :]
+        else:
+            dz += _spread(LG, k - c, tokens, heads, ok, T, H, BM, HB, MP) * weights[None, :]
     dz *= s
     at = tokens.to(tl.int64)[:, None] * (H * R) + (head * R + row)[None, :]
     tl.store(DZ + at, dz.to(DZ.dtype.element_ty), mask=(tokens < T)[:, None] & inside[None, :])
