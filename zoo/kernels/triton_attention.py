@@ -7,6 +7,7 @@ The logit of query i on key j is scale (q_i . k_j + b_ij) + c_ij. What b and c a
   pieces here) and key columns (16 bit, made once per forward); see `zoo.encodings.quadratic`.
 - 2, parabolas: b = t_i . D - D^T M_i D from exact differences of coordinates, for any extent.
 - 3, distances: c = -slope_h |D|, minus infinity outside the field of view of a head.
+- 4, a matrix: c is read; forward only, see `zoo.kernels.triton_attention_rows`.
 
 Backward recomputes the logits twice, once by tiles of queries (dq and the gradient of the query terms) and once by
 tiles of keys (dk and dv), so that every sum has one owner and results do not depend on the order of programs. Key
@@ -234,6 +235,11 @@ def _logits(
         s *= scale * LOG2E
     if KIND == 3:
         s += LOG2E * _distances(HEADS, R, KNOWN, h, rows, ok, cols, okc, AXES, ORDER, FIELDS, BORDER, HAS_KNOWN, T)
+    if KIND == 4:
+        if EDGE:
+            s += LOG2E * tl.load(A + arow[:, None] + n[None, :], mask=okc[None, :], other=0.0)
+        else:
+            s += LOG2E * tl.load(A + arow[:, None] + n[None, :])
     if HAS_MASK:
         seen = tl.load(MASK + b_mask + n, mask=okc, other=0) != 0
         s = tl.where(_across(seen, T), s, float("-inf"))
