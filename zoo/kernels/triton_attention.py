@@ -28,17 +28,6 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _tile(pid, TILES, CU, N, BLOCK: tl.constexpr, PACKED: tl.constexpr):
-    """First token and length of the sample that tile `pid` belongs to, and the tile's first token within it."""
-    if PACKED:
-        sample = tl.load(TILES + 2 * pid)
-        start = tl.load(CU + sample)
-        return start, tl.load(CU + sample + 1) - start, tl.load(TILES + 2 * pid + 1) * BLOCK
-    else:
-        return 0, N, pid * BLOCK
-
-
-@triton.jit
 def _round(x, BF16: tl.constexpr):
     """Rounds float32 to the precision of a 16-bit dtype by integer arithmetic, which no compiler takes for nothing."""
     bits = x.to(tl.int32, bitcast=True)
@@ -63,7 +52,7 @@ def _numbers(X, tokens, ok, token_stride, k, wanted, stride):
 @triton.jit
 def _factors(POWERS, source):
     """2^-power of columns `source`; POWERS holds 4 bits for each, one more than its power."""
-    power = ((POWERS.to(tl.int64) >> (4 * source)) & 15).to(tl.int32) - 1
+    power = ((tl.cast(POWERS, tl.int64) >> (4 * source)) & 15).to(tl.int32) - 1
     return ((127 - power) << 23).to(tl.float32, bitcast=True)
 
 
@@ -305,7 +294,11 @@ def forward(
     """One tile of queries: output and the logarithm (base 2) of the sum of exponentials."""
     bh = tl.program_id(1)
     b, h = (bh // H).to(tl.int64), bh % H
-    start, length, m0 = _tile(tl.program_id(0), TILES, CU, N, BM, PACKED)
+    start, length, m0 = 0, N, tl.program_id(0) * BM
+    if PACKED:  # Not in a function: PyTorch takes arguments of a call for written where stores depend on its result.
+        sample = tl.load(TILES + 2 * tl.program_id(0))
+        start = tl.load(CU + sample)
+        length, m0 = tl.load(CU + sample + 1) - start, tl.load(TILES + 2 * tl.program_id(0) + 1) * BM
     if m0 >= length:
         return
     m = m0 + tl.arange(0, BM)
