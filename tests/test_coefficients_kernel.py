@@ -183,15 +183,15 @@ def test_operands_that_do_not_fit(change):
 @kernel_test
 def test_the_operators_keep_their_promises():
     """Fake kernels, schemas and autograd, as compiling and exporting rely on them."""
-    x, weight, products, _ = operands(6, 32, 2, 5, 2)
-    arguments = (x[0].detach().requires_grad_(), weight, products.detach()[:, :1].contiguous().requires_grad_(), 2)
+    arguments = operands(6, 32, 2, 5, 2)
     torch.library.opcheck(
-        coefficients._forward, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
+        coefficients._operator, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
     )
-    grads = torch.randn(3, 2, 6, device=DEVICE), torch.randn(2, 2, 6, device=DEVICE)
+    with torch.no_grad():
+        m, t, stacked = coefficients._operator(*arguments)
     torch.library.opcheck(
-        coefficients._backward,
-        (*grads, *(given.detach() for given in arguments[:3]), 2),
+        torch.ops.zoo.coefficients_backward.default,
+        (torch.randn_like(m), torch.randn_like(t), arguments[0].detach(), stacked, arguments[2].detach()),
         test_utils=("test_schema", "test_faketensor"),
     )
 

@@ -81,14 +81,20 @@ def test_the_choice_on_cuda(monkeypatch):
     assert select(call()).backend == "sdpa"
     assert select(call(packed=True)).backend == "triton"
     assert select(call(scored=True, term="distances", axes=2)).backend == "triton"
-    assert select(call(scored=True, term="distances", axes=5)).backend == "dense"
-    assert select(call(scored=True)).backend == "dense"
+    for score in ({"term": "distances", "axes": 5}, {}):
+        found = select(call(scored=True, **score))
+        assert (found.backend, found.method) == ("triton", "rows")
+        assert select(call(scored=True, **score, gradients=True)).backend == "dense"
+        assert select(call(scored=True, **score, mask_dims=4)).backend == "dense"
+        assert select(call(scored=True, **score, packed=True)).backend == "dense"
     assert select(call(**pape)).backend == "triton"
     assert select(call(**{**pape, "term": None})).method == "fold"
     assert select(call(**pape, mask_dims=4)) == kernels.Choice("sdpa", "fold", "default")
     assert select(call(scored=True, dtype=torch.float32)).method == "rows"
     with kernels.use("triton"), pytest.raises(ConfigError, match="as many queries"):
         select(call(**pape, square=False))
+    with kernels.use("triton"), pytest.raises(ConfigError, match="gradients"):
+        select(call(scored=True, gradients=True))
     with kernels.use("triton"), pytest.raises(ConfigError, match=r"masks of keys"):
         select(call(**pape, mask_dims=4))
     with kernels.use("dense"), pytest.raises(ConfigError, match="additive scores"):
@@ -147,12 +153,20 @@ def test_explain_says_what_runs_and_why_not_the_others():
     assert found.others["triton"].startswith("cannot: ")
     assert set(found.others) == set(kernels.FORCIBLE) - {"sdpa"}
     assert "not triton: cannot: it runs on CUDA" in str(found)
-    assert kernels.explain("table", device="cuda").choice.backend == "dense"
+    assert kernels.explain("table", device="cuda", training=True).choice.backend == "dense"
     assert kernels.explain("pape", tokens=(3, 4, 5), device="cpu").call.axes == 3
     assert kernels.explain("none", device="cpu", packed=True).call.packed
     assert kernels.explain("pape", device="cpu", mask=True).call.mask_dims == 2
     far = kernels.explain("pape", tokens=(200, 200), device="cpu", dtype=torch.bfloat16)
     assert far.call.term == "parabolas"
+
+
+def test_explain_tells_inference_from_training(monkeypatch):
+    monkeypatch.setattr(sys.modules["zoo.kernels.select"], "shapes_problem", lambda *_: None)
+    found = kernels.explain("table", device="cuda")
+    assert str(found).startswith("triton (rows): an additive score")
+    found = kernels.explain("table", device="cuda", training=True)
+    assert found.choice.backend == "dense" and "needs for gradients" in found.others["triton"]
 
 
 def test_explain_refuses_what_does_not_exist():

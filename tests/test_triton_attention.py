@@ -28,9 +28,9 @@ def test_kernels_by_the_interpreter():
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     if interpreted():
-        from zoo.kernels import fused
+        from zoo.kernels import plans
 
-        monkeypatch.setattr(fused, "tiling", lambda name, width, kind: fused.Tiling(*TILES[name], 4, 1))
+        monkeypatch.setattr(plans, "tiling", lambda name, width, kind: plans.Tiling(*TILES[name], 4, 1))
 
 
 def layer(name, axes, heads=2, width=16, **options):
@@ -223,11 +223,13 @@ def test_the_operators_keep_their_promises():
     position = (curvature, slope, keys, values, None, None)
     arguments = (q, k, v, *position, None, None, 0.25, 1, 1, 0x111, 2, 0.0, False)
     torch.library.opcheck(
-        fused._forward, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
+        fused._operator, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
     )
     plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in arguments]
     saved = [torch.randn_like(plain[0]), *plain[:3], *fused._forward(*plain), *plain[3:]]
-    torch.library.opcheck(fused._backward, saved, test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(
+        torch.ops.zoo.attention_backward.default, saved, test_utils=("test_schema", "test_faketensor")
+    )
 
 
 @kernel_test

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["Columns", "Distances", "FoldableScore", "FusedScore", "Parabolas", "Terms"]
+__all__ = ["Columns", "Distances", "FoldableScore", "FusedScore", "Matrix", "Parabolas", "Terms"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,19 @@ class Distances:
     fields: Tensor | None = None
     order: int = 2
     border: float = 0.0
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A bias after the softmax scale that was made for a block of query rows; fused kernels have no gradient of it.
+
+    Attributes:
+        bias: (B or 1, H or 1, rows, N) float32; minus infinity hides a key.
+        first: Which query of a sample row 0 is.
+    """
+
+    bias: Tensor
+    first: int = 0
 
 
 Terms = Columns | Parabolas | Distances

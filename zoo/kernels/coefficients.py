@@ -1,4 +1,4 @@
-"""PaPE's coefficients from features in one kernel, as operators that compiling and exporting see through.
+"""PaPE's coefficients from features in one kernel, forward and backward.
 
 Of every token and head: M_ab = sum_l softplus(x . W_l) P_la P_lb and t_a = x . L_a, without m numbers per token and
 head in memory on the way forward. Products are of 16-bit numbers, all sums are float32.
@@ -9,6 +9,8 @@ c = p(p+1)/2 quadratic numbers, R = m + 2p rows of weights of a head.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch import Tensor
 from zoo.encodings.quadratic import rounded
 from zoo.errors import DataError
 from zoo.kernels.fused import shapes_problem
+from zoo.kernels.launch import PLANS, Operation, Plan, eager, inlines, ordinary, planned, register
 from zoo.kernels.select import BACKENDS, forced
 
 __all__ = ["MAX_PARABOLAS", "fused_coefficients_problem", "kernel_dtype", "quadratic_coefficients"]
@@ -80,13 +83,16 @@ def quadratic_coefficients(x: Tensor, weight: Tensor, products: Tensor, linear: 
     dtypes = (x.dtype, weight.dtype, products.dtype, linear.dtype)
     if dtypes != (x.dtype, x.dtype, torch.float32, torch.float32):
         raise DataError(f"expected weights in the dtype of x and the rest in float32, got {dtypes}")
-    axes = linear.shape[1]
-    high = rounded(linear, x.dtype)
-    halves = [linear + (high - linear).detach(), (linear - high).detach()]
-    stacked = torch.cat([weight, *(half.to(x.dtype) for half in halves)], dim=1)
-    planes = _forward(x.flatten(0, 1).contiguous(), stacked, products.contiguous(), axes)
-    curvature, slope = (plane.unflatten(-1, x.shape[:2]).permute(2, 1, 3, 0) for plane in planes)
-    return curvature, slope
+    operands = (x.contiguous(), weight, products.contiguous(), linear)
+    if ordinary(*operands):
+        m, t = _eager(*operands)
+        return m, t
+    if inlines(x):
+        from zoo.kernels.operators import coefficients as operator
+    else:
+        operator = _operator
+    m, t, _ = operator(*operands)
+    return m, t
 
 
 @dataclass(frozen=True)
@@ -145,82 +151,103 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-class _Launch:
-    """Grid and settings that forward and backward have in common."""
+@functools.lru_cache(maxsize=PLANS)
+def _plan(
+    kernel: str, device: int, dtype: torch.dtype, tokens: int, channels: int, heads: int, rows: int, parabolas: int,
+    c: int, linear: int,
+) -> Plan:  # fmt: skip
+    from zoo.kernels import triton_coefficients
 
-    def __init__(self, kernel: str, x: Tensor, weight: Tensor, products: Tensor, linear: int) -> None:
-        (tokens, channels), (heads, rows, _), (_, parabolas, c) = x.shape, weight.shape, products.shape
-        shape = tiling(kernel, tokens, heads, rows)
-        self.tiles = -(-tokens // shape.tokens)
-        self.grid = (self.tiles * -(-heads // shape.heads),)
-        self.settings = {"T": tokens, "C": channels, "H": heads, "R": rows, "m": parabolas, "c": c, "q": linear}
-        self.settings |= {"BM": shape.tokens, "BK": shape.features, "HB": shape.heads, "MP": shape.width}
-        self.settings |= {"EVEN": channels % shape.features == 0}
-        self.settings |= {"num_warps": shape.warps, "num_stages": shape.stages}
-        if shape.registers is not None:
-            self.settings |= {"maxnreg": shape.registers}
-
-
-@torch.library.custom_op("zoo::coefficients", mutates_args=())
-def _forward(x: Tensor, weight: Tensor, products: Tensor, axes: int) -> tuple[Tensor, Tensor]:
-    """Planes (c, H, T) and (p, H, T) float32 from x (T, C), weights (H, R, C) and products (H, m, c)."""
-    from zoo.kernels.triton_coefficients import forward
-
-    planes = _planes(x, weight, products, axes)
-    if planes[0].numel():
-        launch = _Launch("forward", x, weight, products, axes)
-        with torch.cuda.device_of(x):  # Triton launches on the current device.
-            forward[launch.grid](x, weight, products, *planes, **launch.settings)
-    return planes
+    shape = tiling(kernel, tokens, heads, rows)
+    values: dict[str, Any] = {"T": tokens, "C": channels, "H": heads, "R": rows, "m": parabolas, "c": c, "q": linear}
+    values |= {"BM": shape.tokens, "BK": shape.features, "HB": shape.heads, "MP": shape.width}
+    values["EVEN"] = channels % shape.features == 0
+    options = {"num_warps": shape.warps, "num_stages": shape.stages}
+    if shape.registers is not None:
+        options["maxnreg"] = shape.registers
+    grid = (-(-tokens // shape.tokens) * -(-heads // shape.heads), 1, 1)
+    return Plan(getattr(triton_coefficients, kernel), grid, values, options, device)
 
 
-@_forward.register_fake
-def _planes(x: Tensor, weight: Tensor, products: Tensor, axes: int) -> tuple[Tensor, Tensor]:
-    shape = (weight.shape[0], x.shape[0])
-    return products.new_empty(products.shape[-1], *shape), products.new_empty(axes, *shape)
+def _launch(kernel: str, tensors: tuple[Tensor, ...], x: Tensor, stacked: Tensor, products: Tensor, axes: int) -> None:
+    (batch, tokens, channels), (heads, rows, _), (_, parabolas, c) = x.shape, stacked.shape, products.shape
+    sizes = (batch * tokens, channels, heads, rows, parabolas, c, axes)
+    planned(_plan, x, kernel, x.get_device(), x.dtype, *sizes)(*tensors)
 
 
-@torch.library.custom_op("zoo::coefficients_backward", mutates_args=())
-def _backward(
-    grad: Tensor, grad_linear: Tensor, x: Tensor, weight: Tensor, products: Tensor, axes: int
-) -> tuple[Tensor, Tensor]:
-    """Gradients of z = x W^T, (T, H R) in the dtype of x, and of the products."""
-    from zoo.kernels.triton_coefficients import backward
+def _planes(x: Tensor, heads: int, numbers: int) -> Tensor:
+    """Empty float32 (B, H, N, numbers), each number a plane (H, B, N) in memory."""
+    batch, tokens, _ = x.shape
+    return x.new_empty((numbers, heads, batch, tokens), dtype=torch.float32).permute(2, 1, 3, 0)
 
-    dz, dproducts = _gradients_like(grad, grad_linear, x, weight, products, axes)
+
+def _forward(x: Tensor, weight: Tensor, products: Tensor, linear: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """M and t of features (B, N, C), and all rows of weights: the parabolas', then L as a high and a low half."""
+    high = rounded(linear, x.dtype)
+    stacked = torch.cat([weight, high.to(x.dtype), (linear - high).to(x.dtype)], dim=1)
+    m, t = _planes(x, weight.shape[0], products.shape[-1]), _planes(x, weight.shape[0], linear.shape[1])
+    if m.numel():
+        _launch("forward", (x, stacked, products, m, t), x, stacked, products, linear.shape[1])
+    return m, t, stacked
+
+
+def _fake_forward(x: Tensor, weight: Tensor, products: Tensor, linear: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    heads, parabolas, channels = weight.shape
+    stacked = weight.new_empty((heads, parabolas + 2 * linear.shape[1], channels))
+    return _planes(x, heads, products.shape[-1]), _planes(x, heads, linear.shape[1]), stacked
+
+
+def _backward(dm: Tensor, dt: Tensor, x: Tensor, stacked: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of z = x W^T, (B N, H R) in the dtype of x, and of the products."""
+    dz, dproducts = _fake_backward(dm, dt, x, stacked, products)
     if not dz.numel():
         return dz, dproducts.zero_()
-    launch = _Launch("backward", x, weight, products, axes)
     # What each tile adds is written apart and summed in one order: no atomics.
-    parts = products.new_empty((launch.tiles, *products.shape))
-    with torch.cuda.device_of(x):
-        backward[launch.grid](grad, grad_linear, x, weight, products, dz, parts, **launch.settings)
-    return dz, torch.sum(parts, dim=0, out=dproducts)
+    tiles = -(-dz.shape[0] // tiling("backward", dz.shape[0], *stacked.shape[:2]).tokens)
+    parts = products.new_empty((tiles, *products.shape))
+    _launch("backward", (dm, dt, x, stacked, products, dz, parts), x, stacked, products, dt.shape[-1])
+    return dz, parts.sum(dim=0)
 
 
-@_backward.register_fake
-def _gradients_like(
-    grad: Tensor, grad_linear: Tensor, x: Tensor, weight: Tensor, products: Tensor, axes: int
-) -> tuple[Tensor, Tensor]:
-    dz = x.new_empty((x.shape[0], weight.shape[0] * weight.shape[1]))
+def _fake_backward(dm: Tensor, dt: Tensor, x: Tensor, stacked: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
+    dz = x.new_empty((x.shape[0] * x.shape[1], stacked.shape[0] * stacked.shape[1]))
     return dz, torch.empty_like(products)
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:3])
-    ctx.axes = inputs[3]
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, _, products, linear = inputs
+    ctx.save_for_backward(x, output[2], products)
+    ctx.axes = linear.shape[1]
+    ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx: Any, grad: Tensor, grad_linear: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, products = ctx.saved_tensors
+def _as_planes(grad: Tensor | None, x: Tensor, heads: int, numbers: int) -> Tensor:
+    if grad is None:
+        return _planes(x, heads, numbers).zero_()
+    return grad.permute(3, 1, 0, 2).contiguous().permute(2, 1, 3, 0)
+
+
+def _gradients(
+    backward: Callable[..., tuple[Tensor, Tensor]], ctx: Any, dm: Tensor | None, dt: Tensor | None, *_: Any
+) -> tuple[Tensor | None, ...]:
+    x, stacked, products = ctx.saved_tensors
+    heads, rows, _ = stacked.shape
+    parabolas = rows - 2 * ctx.axes
     # The gradient of z is the one tensor of T x (H R) numbers that is written: 21 MB for 16,384 tokens of ViT-B in 16
     # bit, gone when this function returns. To keep it in a tile, the gradient of x needs a T x C accumulator and that
     # of W another pass over all tokens, each with z computed anew for every block of C: 19 GFLOP (25 us on an H200)
     # for each further block, against 15 us for writing it once and reading it twice.
-    dz, dproducts = _backward(grad.contiguous(), grad_linear.contiguous(), x, weight, products, ctx.axes)
-    dx = dz @ weight.flatten(0, 1) if ctx.needs_input_grad[0] else None
-    dweight = (dz.t() @ x).view_as(weight) if ctx.needs_input_grad[1] else None
-    return dx, dweight, dproducts, None
+    grads = _as_planes(dm, x, heads, products.shape[-1]), _as_planes(dt, x, heads, ctx.axes)
+    dz, dproducts = backward(*grads, x, stacked, products)
+    dx = (dz @ stacked.flatten(0, 1)).view_as(x) if ctx.needs_input_grad[0] else None
+    dweight = dlinear = None
+    if ctx.needs_input_grad[1] or ctx.needs_input_grad[3]:
+        dstacked = (dz.t() @ x.flatten(0, 1)).view_as(stacked)
+        dweight = dstacked[:, :parabolas]
+        dlinear = dstacked[:, parabolas : parabolas + ctx.axes].float()  # Of the high half, which L becomes first.
+    return dx, dweight, dproducts, dlinear
 
 
-_forward.register_autograd(_gradients, setup_context=_save)
+OPERATION = Operation(_forward, _backward, _fake_forward, _fake_backward, _save, _gradients, outputs=2)
+_eager = eager(OPERATION)
+_operator = register(OPERATION, torch.library.custom_op, "zoo::coefficients")

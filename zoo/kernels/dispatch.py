@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from zoo.encodings.base import Score, algebra_dtype
-from zoo.encodings.terms import FoldableScore, FusedScore
+from zoo.encodings.terms import FoldableScore, FusedScore, Matrix
 from zoo.errors import ConfigError, DataError
 from zoo.kernels.flex import flex
 from zoo.kernels.fused import fused_attention
+from zoo.kernels.rows import attention_rows
 from zoo.kernels.select import Call, record, select
 
 __all__ = ["attend", "attention_weights", "call_of"]
@@ -68,6 +69,9 @@ def attend(
     choice = select(call_of(q, k, v, score, mask, causal, cu_seqlens is not None))
     if not torch.compiler.is_compiling():
         record(choice)
+    if choice.backend == "triton" and choice.method == "rows":
+        assert score is not None
+        return _triton_rows(q, k, v, scale, mask, score, causal)
     if choice.backend == "triton":
         return _triton(q, k, v, scale, mask, score, causal, cu_seqlens)
     with torch.autocast(q.device.type, enabled=False):
@@ -96,8 +100,13 @@ def call_of(
         mask_dims=0 if mask is None else mask.dim(),
         causal=causal,
         packed=packed,
-        gradients=torch.is_grad_enabled() and q.requires_grad,
+        gradients=torch.is_grad_enabled() and (any(x.requires_grad for x in (q, k, v)) or _learns(score)),
     )
+
+
+def _learns(score: Score | None) -> bool:
+    """Whether a gradient of the score is asked for, where none of q, k and v is."""
+    return score is not None and score.bias(slice(0, 1)).requires_grad
 
 
 def _folded(q: Tensor, k: Tensor, score: Score | None) -> tuple[Tensor, Tensor, Score | None]:
@@ -123,6 +132,23 @@ def _triton(
     with torch.autocast(q.device.type, enabled=False):
         terms = score.terms() if isinstance(score, FusedScore) else None
         return fused_attention(q, k, v, terms, scale=scale, mask=mask, causal=causal, cu_seqlens=cu_seqlens)
+
+
+def _triton_rows(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, score: Score, causal: bool
+) -> Tensor:
+    """Blocks of query rows with their bias in float32, read by our kernel; without gradients."""
+    k, v, _ = _hide(k, v, mask)
+
+    def block(q_rows: Tensor, rows: slice) -> Tensor:
+        term = Matrix(score.bias(rows), rows.start or 0)
+        return attention_rows(q_rows, k, v, term, scale=scale, mask=mask, causal=causal)
+
+    with torch.autocast(q.device.type, enabled=False), torch.no_grad():
+        elements, maps = _BLOCK_ELEMENTS_CUDA, q.shape[0] * q.shape[1]
+        if maps * q.shape[2] * k.shape[2] > elements:  # Samples may share their bias, which is all that is bounded.
+            elements = elements * maps // max(1, score.bias(slice(0, 1)).shape[:2].numel())
+        return _by_rows(block, q, k.shape[2], elements)
 
 
 def _run(
@@ -286,9 +312,10 @@ def _by_rows(block: Callable[[Tensor, slice], Tensor], q: Tensor, keys: int, ele
     step = max(1, elements // max(1, q.shape[0] * q.shape[1] * keys))
     if step >= queries:
         return block(q, slice(None))  # No numbers: compiled code is good for other sizes.
-    parts = []
-    for start in range(0, queries, step):
-        rows = slice(start, min(start + step, queries))
+    parts, count = [], -(-queries // step)  # Compiled code holds for as many blocks, of any size.
+    step = -(-queries // count)
+    for i in range(count):
+        rows = slice(i * step, min(i * step + step, queries))
         if torch.is_grad_enabled():  # Recompute the bias of a block in backward instead of keeping all of it.
             parts.append(checkpoint(block, q[:, :, rows], rows, use_reentrant=False))
         else:

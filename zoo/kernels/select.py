@@ -31,8 +31,8 @@ class Choice:
     Attributes:
         backend: A name of `FORCIBLE`.
         method: `"plain"` for one call of a fused kernel, `"fold"` for one over q and k widened by the position term,
-            `"rows"` for blocks of query rows with an additive score in float32, `"inside"` for a score evaluated
-            between the two products.
+            `"rows"` for blocks of query rows whose additive score is made in float32 and given to the kernel,
+            `"inside"` for a score evaluated between the two products.
         reason: Why this backend.
     """
 
@@ -53,7 +53,7 @@ class Call:
         square: As many queries as keys.
         scored: There is an additive score.
         folds: It can be folded into q and k.
-        term: The form in which our kernels take it (`zoo.encodings.terms`), `None` for none.
+        term: The form in which our kernels evaluate it (`zoo.encodings.terms`), `None` for none.
         axes: Coordinate axes of the term.
         generated: FlexAttention can generate a kernel for it.
         mask_dims: Dimensions of the mask, 0 for none.
@@ -81,6 +81,11 @@ class Call:
     def narrow(self) -> bool:
         """Whether the kernel runs in 16 bit."""
         return self.dtype in (torch.float16, torch.bfloat16)
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether our kernels have a form of the score; else they can only be given its bias."""
+        return self.term is not None and self.axes <= MAX_AXES
 
     @property
     def to_fold(self) -> bool:
@@ -164,10 +169,11 @@ def _flex_problem(call: Call) -> str | None:
 def _triton_problem(call: Call) -> str | None:
     if found := shapes_problem(call.device, call.dtype, call.width, call.value_width):
         return found
-    if call.scored and call.term is None:
-        return "it has no form of this position term"
-    if call.axes > MAX_AXES:
-        return f"it takes up to {MAX_AXES} coordinate axes, these are {call.axes}"
+    if call.scored and not call.evaluated and (call.packed or call.gradients):
+        what = "packed samples" if call.packed else "gradients"
+        if call.term is not None:
+            return f"with {what} it takes up to {MAX_AXES} coordinate axes, these are {call.axes}"
+        return f"it has no form of this position term, which it needs for {what}"
     if not call.square:
         return "it takes as many queries as keys"
     return "it takes masks of keys (B, N) only" if call.mask_dims == 4 else None
@@ -187,8 +193,10 @@ def select(call: Call) -> Choice:
     if _triton_problem(call) is None:
         if call.packed:
             return Choice("triton", _method("triton", call), "packed samples without padding")
-        if call.scored:
+        if call.scored and call.evaluated:
             return Choice("triton", "inside", "the position term is evaluated inside: exact, and q and k stay narrow")
+        if call.scored and not call.to_fold:
+            return Choice("triton", "rows", "an additive score in 16 bit on CUDA, made for blocks of query rows")
     if call.scored and not call.to_fold and call.device.type == "cuda" and call.narrow:
         return Choice("dense", "inside", "an additive score in 16 bit on CUDA")
     return Choice("sdpa", _method("sdpa", call), "default")
@@ -197,6 +205,8 @@ def select(call: Call) -> Choice:
 def _method(backend: str, call: Call) -> str:
     if not call.scored:
         return "plain"
+    if backend == "triton" and not call.evaluated:
+        return "rows"
     if backend in ("dense", "triton", "flex"):
         return "inside"
     return "fold" if call.to_fold else "rows"

@@ -7,6 +7,7 @@ The logit of query i on key j is scale (q_i . k_j + b_ij) + c_ij. What b and c a
   pieces here) and key columns (16 bit, made once per forward); see `zoo.encodings.quadratic`.
 - 2, parabolas: b = t_i . D - D^T M_i D from exact differences of coordinates, for any extent.
 - 3, distances: c = -slope_h |D|, minus infinity outside the field of view of a head.
+- 4, a matrix: c is read; forward only, see `zoo.kernels.triton_attention_rows`.
 
 Backward recomputes the logits twice, once by tiles of queries (dq and the gradient of the query terms) and once by
 tiles of keys (dk and dv), so that every sum has one owner and results do not depend on the order of programs. Key
@@ -24,17 +25,6 @@ import triton.language as tl
 __all__ = ["forward", "row_stats"]
 
 LOG2E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def _tile(pid, TILES, CU, N, BLOCK: tl.constexpr, PACKED: tl.constexpr):
-    """First token and length of the sample that tile `pid` belongs to, and the tile's first token within it."""
-    if PACKED:
-        sample = tl.load(TILES + 2 * pid)
-        start = tl.load(CU + sample)
-        return start, tl.load(CU + sample + 1) - start, tl.load(TILES + 2 * pid + 1) * BLOCK
-    else:
-        return 0, N, pid * BLOCK
 
 
 @triton.jit
@@ -62,7 +52,7 @@ def _numbers(X, tokens, ok, token_stride, k, wanted, stride):
 @triton.jit
 def _factors(POWERS, source):
     """2^-power of columns `source`; POWERS holds 4 bits for each, one more than its power."""
-    power = ((POWERS.to(tl.int64) >> (4 * source)) & 15).to(tl.int32) - 1
+    power = ((tl.cast(POWERS, tl.int64) >> (4 * source)) & 15).to(tl.int32) - 1
     return ((127 - power) << 23).to(tl.float32, bitcast=True)
 
 
@@ -234,6 +224,11 @@ def _logits(
         s *= scale * LOG2E
     if KIND == 3:
         s += LOG2E * _distances(HEADS, R, KNOWN, h, rows, ok, cols, okc, AXES, ORDER, FIELDS, BORDER, HAS_KNOWN, T)
+    if KIND == 4:
+        if EDGE:
+            s += LOG2E * tl.load(A + arow[:, None] + n[None, :], mask=okc[None, :], other=0.0)
+        else:
+            s += LOG2E * tl.load(A + arow[:, None] + n[None, :])
     if HAS_MASK:
         seen = tl.load(MASK + b_mask + n, mask=okc, other=0) != 0
         s = tl.where(_across(seen, T), s, float("-inf"))
@@ -299,7 +294,11 @@ def forward(
     """One tile of queries: output and the logarithm (base 2) of the sum of exponentials."""
     bh = tl.program_id(1)
     b, h = (bh // H).to(tl.int64), bh % H
-    start, length, m0 = _tile(tl.program_id(0), TILES, CU, N, BM, PACKED)
+    start, length, m0 = 0, N, tl.program_id(0) * BM
+    if PACKED:  # Not in a function: PyTorch takes arguments of a call for written where stores depend on its result.
+        sample = tl.load(TILES + 2 * tl.program_id(0))
+        start = tl.load(CU + sample)
+        length, m0 = tl.load(CU + sample + 1) - start, tl.load(TILES + 2 * tl.program_id(0) + 1) * BM
     if m0 >= length:
         return
     m = m0 + tl.arange(0, BM)

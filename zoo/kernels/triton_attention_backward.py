@@ -9,7 +9,6 @@ from zoo.kernels.triton_attention import (
     _logits,
     _parabola_gradient,
     _query_columns,
-    _tile,
     _unit,
 )
 
@@ -115,7 +114,11 @@ def backward_queries(
     """Gradients of a tile of queries and of its position terms; leaves the columns of q for `backward_keys`."""
     bh = tl.program_id(1)
     b, h = (bh // H).to(tl.int64), bh % H
-    start, length, m0 = _tile(tl.program_id(0), TILES, CU, N, BM, PACKED)
+    start, length, m0 = 0, N, tl.program_id(0) * BM
+    if PACKED:  # Not in a function: PyTorch takes arguments of a call for written where stores depend on its result.
+        sample = tl.load(TILES + 2 * tl.program_id(0))
+        start = tl.load(CU + sample)
+        length, m0 = tl.load(CU + sample + 1) - start, tl.load(TILES + 2 * tl.program_id(0) + 1) * BM
     if m0 >= length:
         return
     m = m0 + tl.arange(0, BM)
@@ -218,7 +221,11 @@ def backward_keys(
     """Gradients of a tile of keys and values."""
     bh = tl.program_id(1)
     b, h = (bh // H).to(tl.int64), bh % H
-    start, length, n0 = _tile(tl.program_id(0), TILES, CU, N, BN, PACKED)
+    start, length, n0 = 0, N, tl.program_id(0) * BN
+    if PACKED:  # Not in a function: PyTorch takes arguments of a call for written where stores depend on its result.
+        sample = tl.load(TILES + 2 * tl.program_id(0))
+        start = tl.load(CU + sample)
+        length, n0 = tl.load(CU + sample + 1) - start, tl.load(TILES + 2 * tl.program_id(0) + 1) * BN
     if n0 >= length:
         return
     n = n0 + tl.arange(0, BN)
