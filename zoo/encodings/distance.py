@@ -80,10 +80,7 @@ class Lattice:
         return lattice if bool(((values - expected).abs() <= rounding).all()) else None
 
     def displacements(self) -> Tensor:
-        """Coordinates of a query at 0 and of keys at all displacements from it that occur: (1, 1 + (2h - 1)(2w - 1), p).
-
-        Keys go row by row from the most negative.
-        """
+        """A query at 0, then keys at all displacements, from the most negative: (1, 1 + (2h - 1)(2w - 1), p)."""
         keys = self._displacements(range(1 - self.rows, self.rows), range(1 - self.columns, self.columns))
         return torch.cat([torch.zeros_like(keys[:1]), keys]).unsqueeze(0)
 

@@ -8,6 +8,8 @@ Legend: B batch, H heads, N = P + h w tokens (P prefix tokens without a position
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -42,6 +44,8 @@ def lattice_attention(
     queries = q[:, :, prefix:].unflatten(2, (rows, columns))
     keys, values = _with_prefix(k, lattice), _with_prefix(v, lattice)
     several = group < heads or step < rows
+    # One bias after the other in the same memory, which caches and the system know already.
+    room = None if torch.is_grad_enabled() else q.new_empty(min(group, heads) * step * columns * rows * width)
     parts = []
     for head in range(0, heads, group):
         own = slice(head, head + group)
@@ -52,7 +56,7 @@ def lattice_attention(
             block = range(top, min(top + step, rows))
             seen = range(max(0, block[0] + low), min(rows, block[-1] + high + 1))
             near = slice(seen.start, seen.stop)
-            inputs = (queries[:, own, top : block.stop], keys[:, own, near], values[:, own, near], windows)
+            inputs = (queries[:, own, top : block.stop], keys[:, own, near], values[:, own, near], windows, room)
             if several and torch.is_grad_enabled():  # Copy the bias again in backward instead of keeping all of it.
                 blocks.append(checkpoint(_block, *inputs, block, seen, scale, use_reentrant=False))
             else:
@@ -94,11 +98,18 @@ def _reach(table: Tensor) -> tuple[int, int]:
     return min(0, int(seen[0]) - middle), max(0, int(seen[-1]) - middle)
 
 
-def _block(q: Tensor, k: Tensor, v: Tensor, windows: Tensor, rows: range, seen: range, scale: float) -> Tensor:
+def _block(
+    q: Tensor, k: Tensor, v: Tensor, windows: Tensor, room: Tensor | None, rows: range, seen: range, scale: float
+) -> Tensor:
     """The queries of some rows of the plane on the keys of `seen` ones."""
     width, middle = k.shape[3], windows.shape[2] // k.shape[3] // 2
     starts = [(middle - row + seen.start) * width for row in rows]
-    bias = torch.stack([windows[:, :, start : start + len(seen) * width] for start in starts], dim=1)
+    parts = [windows[:, :, start : start + len(seen) * width] for start in starts]
+    if room is None:
+        bias = torch.stack(parts, dim=1)
+    else:
+        shape = (len(windows), len(rows), *parts[0].shape[1:])
+        bias = torch.stack(parts, dim=1, out=room[: math.prod(shape)].view(shape))
     return F.scaled_dot_product_attention(
         q.flatten(2, 3), k.flatten(2, 3), v.flatten(2, 3), attn_mask=bias.flatten(1, 2).unsqueeze(0), scale=scale
     )
