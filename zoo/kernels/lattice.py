@@ -9,6 +9,7 @@ Legend: B batch, H heads, N = P + h w tokens (P prefix tokens without a position
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -57,10 +58,10 @@ def lattice_attention(
             seen = range(max(0, block[0] + low), min(rows, block[-1] + high + 1))
             near = slice(seen.start, seen.stop)
             inputs = (queries[:, own, top : block.stop], keys[:, own, near], values[:, own, near], windows, room)
-            if several and torch.is_grad_enabled():  # Copy the bias again in backward instead of keeping all of it.
+            if several and windows.requires_grad:  # Its gradient takes plain products: keep none of a block's.
                 blocks.append(checkpoint(_block, *inputs, block, seen, scale, use_reentrant=False))
             else:
-                blocks.append(_block(*inputs, block, seen, scale))
+                blocks.append(_block(*inputs, block, seen, scale, keep=not several or room is not None))
         parts.append(torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0])
     out = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
     if not prefix:
@@ -99,17 +100,41 @@ def _reach(table: Tensor) -> tuple[int, int]:
 
 
 def _block(
-    q: Tensor, k: Tensor, v: Tensor, windows: Tensor, room: Tensor | None, rows: range, seen: range, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    windows: Tensor,
+    room: Tensor | None,
+    rows: range,
+    seen: range,
+    scale: float,
+    keep: bool = True,
 ) -> Tensor:
-    """The queries of some rows of the plane on the keys of `seen` ones."""
+    """The queries of some rows of the plane on the keys of `seen` ones; without `keep`, backward copies the bias again.
+
+    The bias is made in `room`, if there is any.
+    """
     width, middle = k.shape[3], windows.shape[2] // k.shape[3] // 2
     starts = [(middle - row + seen.start) * width for row in rows]
-    parts = [windows[:, :, start : start + len(seen) * width] for start in starts]
-    if room is None:
-        bias = torch.stack(parts, dim=1)
-    else:
-        shape = (len(windows), len(rows), *parts[0].shape[1:])
-        bias = torch.stack(parts, dim=1, out=room[: math.prod(shape)].view(shape))
-    return F.scaled_dot_product_attention(
-        q.flatten(2, 3), k.flatten(2, 3), v.flatten(2, 3), attn_mask=bias.flatten(1, 2).unsqueeze(0), scale=scale
-    )
+
+    def make(room: Tensor | None = None) -> Tensor:
+        parts = [windows[:, :, start : start + len(seen) * width] for start in starts]
+        if room is not None:
+            shape = (len(windows), len(rows), *parts[0].shape[1:])
+            room = room[: math.prod(shape)].view(shape)
+        return torch.stack(parts, dim=1, out=room).flatten(1, 2).unsqueeze(0)
+
+    bias = make(room)
+    address = bias.data_ptr()
+
+    def pack(saved: Tensor) -> Tensor | None:
+        return None if saved.data_ptr() == address else saved
+
+    def unpack(kept: Tensor | None) -> Tensor:
+        return make() if kept is None else kept
+
+    # The products of a block are not computed again, as they would be under a checkpoint.
+    with nullcontext() if keep else torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        return F.scaled_dot_product_attention(
+            q.flatten(2, 3), k.flatten(2, 3), v.flatten(2, 3), attn_mask=bias, scale=scale
+        )
