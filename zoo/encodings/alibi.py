@@ -10,7 +10,15 @@ from torch import Tensor
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame
-from zoo.encodings.distance import Modification, PairFrame, PairIndex, choice_option, distance_terms, pair_frame
+from zoo.encodings.distance import (
+    DifferenceScore,
+    Modification,
+    PairFrame,
+    PairIndex,
+    choice_option,
+    distance_terms,
+    pair_frame,
+)
 from zoo.encodings.terms import Distances, FusedScore
 
 __all__ = ["ALiBi", "slopes"]
@@ -36,7 +44,7 @@ class _ALiBiFrame(PairFrame):
 
 
 @dataclass(frozen=True)
-class _LinearScore(FusedScore):
+class _LinearScore(DifferenceScore, FusedScore):
     frame: _ALiBiFrame
     order: int
 

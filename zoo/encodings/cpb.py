@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame, number_option
-from zoo.encodings.distance import PairFrame, axis_option, pair_frame
+from zoo.encodings.distance import DifferenceScore, PairFrame, axis_option, pair_frame
 from zoo.encodings.relative_table import flat_index, look_up
 
 __all__ = ["ContinuousBias"]
@@ -46,7 +46,7 @@ class _Network:
 
 
 @dataclass(frozen=True)
-class _TabulatedScore:
+class _TabulatedScore(DifferenceScore):
     """The bias of coordinates on a grid: the network runs once on all offsets that occur."""
 
     frame: PairFrame
@@ -59,7 +59,7 @@ class _TabulatedScore:
 
 
 @dataclass(frozen=True)
-class _PairwiseScore:
+class _PairwiseScore(DifferenceScore):
     """The bias of coordinates anywhere: the network runs on every pair, few rows at a time."""
 
     frame: PairFrame

@@ -5,8 +5,10 @@ Legend: B batch, N tokens, H heads, p coordinate axes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,10 +19,74 @@ from zoo.encodings.base import Frame, algebra_dtype, number_option
 from zoo.encodings.terms import Distances
 from zoo.errors import ConfigError
 
-__all__ = ["Modification", "PairFrame", "PairIndex", "axis_option", "choice_option", "distance_terms", "pair_frame"]
+__all__ = [
+    "DifferenceScore",
+    "Lattice",
+    "Modification",
+    "PairFrame",
+    "PairIndex",
+    "axis_option",
+    "choice_option",
+    "distance_terms",
+    "pair_frame",
+]
 
 # (score, b, h, i, j) -> score with the bias of query i on key j added, for index tensors: see `zoo.kernels.flex`.
 Modification = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """A plane of tokens, row by row: number `prefix + y columns + x` lies at `start + y down + x across`.
+
+    Attributes:
+        prefix: Tokens without a position in front.
+        rows: h.
+        columns: w.
+        across: (p,) from a token to the next of its row.
+        down: (p,) from a token to that of the next row.
+    """
+
+    prefix: int
+    rows: int
+    columns: int
+    across: Tensor
+    down: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor, positioned: Tensor | None) -> Lattice | None:
+        """The plane of coordinates (N, p), or `None` if they make none; it looks at them, which synchronises a GPU."""
+        prefix = 0
+        if positioned is not None:
+            prefix = int((~positioned).sum())
+            if bool(positioned[:prefix].any()):
+                return None
+        values = values[prefix:]
+        count = len(values)
+        if count < 4:
+            return None
+        steps, rounding = values.diff(dim=0), 4 * torch.finfo(values.dtype).eps * values.abs().max()
+        turns = ((steps - steps[0]).abs() > 2 * rounding).any(dim=1).nonzero()
+        columns = int(turns[0]) + 1 if len(turns) else count
+        if columns == count:  # Tokens in a line can be cut into rows of any length.
+            columns = next(size for size in range(math.isqrt(count), 0, -1) if count % size == 0)
+        if columns == 1 or count % columns:
+            return None
+        rows = count // columns
+        across = (values[columns - 1] - values[0]) / (columns - 1)
+        down = (values[-columns] - values[0]) / (rows - 1)
+        lattice = cls(prefix, rows, columns, across, down)
+        expected = values[0] + lattice._displacements(range(rows), range(columns))
+        return lattice if bool(((values - expected).abs() <= rounding).all()) else None
+
+    def displacements(self) -> Tensor:
+        """A query at 0, then keys at all displacements, from the most negative: (1, 1 + (2h - 1)(2w - 1), p)."""
+        keys = self._displacements(range(1 - self.rows, self.rows), range(1 - self.columns, self.columns))
+        return torch.cat([torch.zeros_like(keys[:1]), keys]).unsqueeze(0)
+
+    def _displacements(self, rows: range, columns: range) -> Tensor:
+        y, x = (torch.arange(r.start, r.stop, dtype=self.across.dtype).unsqueeze(1) for r in (rows, columns))
+        return ((y * self.down).unsqueeze(1) + x * self.across).flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -39,6 +105,18 @@ class PairFrame(Frame):
     def axes(self) -> int:
         """Coordinate axes p."""
         return self.values.shape[-1]
+
+    @cached_property
+    def lattice(self) -> Lattice | None:
+        """The plane that the tokens of all samples fill, if they do; found once for all layers."""
+        if self.values.shape[0] != 1 or (self.positioned is not None and self.positioned.shape[0] != 1):
+            return None
+        return Lattice.of(self.values[0], None if self.positioned is None else self.positioned[0])
+
+    def displaced(self) -> PairFrame:
+        """A query at 0 and keys at all displacements of the lattice, which must be there."""
+        assert self.lattice is not None
+        return replace(self, values=self.lattice.displacements(), positioned=None)
 
     def offsets(self, rows: slice) -> list[Tensor]:
         """r_i - r_j along each axis, query minus key: p tensors (B or 1, rows, N)."""
@@ -67,6 +145,24 @@ class PairFrame(Frame):
             return bias
         known = self.positioned[:, rows].unsqueeze(2) & self.positioned.unsqueeze(1)
         return bias.masked_fill(~known.unsqueeze(1), 0.0)
+
+
+class DifferenceScore:
+    """A `zoo.encodings.base.Score` that depends on coordinates through differences alone; a dataclass with a frame."""
+
+    frame: PairFrame
+
+    def bias(self, rows: slice) -> Tensor:
+        """See `zoo.encodings.base.Score`."""
+        raise NotImplementedError
+
+    def lattice_table(self) -> tuple[Lattice, Tensor] | None:
+        """For tokens that fill a plane, it and the bias (H, 2h - 1, 2w - 1) at all displacements of key from query."""
+        lattice = self.frame.lattice
+        if lattice is None:
+            return None
+        bias = replace(self, frame=self.frame.displaced()).bias(slice(0, 1))  # type: ignore[type-var]
+        return lattice, bias[0, :, 0, 1:].unflatten(1, (2 * lattice.rows - 1, 2 * lattice.columns - 1))
 
 
 @dataclass(frozen=True)

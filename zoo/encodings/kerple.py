@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame
-from zoo.encodings.distance import Modification, PairFrame, PairIndex, pair_frame
+from zoo.encodings.distance import DifferenceScore, Modification, PairFrame, PairIndex, pair_frame
 
 __all__ = ["Kerple"]
 
 
 @dataclass(frozen=True)
-class _LogScore:
+class _LogScore(DifferenceScore):
     frame: PairFrame
     r1: Tensor  # (H, 1, 1)
     r2: Tensor

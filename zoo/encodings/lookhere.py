@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,7 +11,16 @@ from torch import Tensor
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame, number_option
-from zoo.encodings.distance import Modification, PairFrame, PairIndex, choice_option, distance_terms, pair_frame
+from zoo.encodings.distance import (
+    DifferenceScore,
+    Lattice,
+    Modification,
+    PairFrame,
+    PairIndex,
+    choice_option,
+    distance_terms,
+    pair_frame,
+)
 from zoo.encodings.quadratic import rounded
 from zoo.encodings.terms import Distances, FusedScore
 from zoo.errors import ConfigError
@@ -55,9 +65,20 @@ class _LookHereFrame(PairFrame):
     sides: Tensor  # (12, 2, 2), the same as numbers: entry, half-plane, axis
     slopes: Tensor  # (12,)
 
+    @cached_property
+    def lattice(self) -> Lattice | None:
+        """See `PairFrame`; measured coordinates, divided along each axis, make a plane of the same size."""
+        return super().lattice if self.measured.lattice is not None else None
+
+    def displaced(self) -> _LookHereFrame:
+        """See `PairFrame`."""
+        assert self.lattice is not None
+        values = self.lattice.displacements()
+        return replace(self, values=values, positioned=None, measured=self.measured.displaced())
+
 
 @dataclass(frozen=True)
-class _DirectedScore(FusedScore):
+class _DirectedScore(DifferenceScore, FusedScore):
     frame: _LookHereFrame
     fields: tuple[_Field, ...]  # One per head
     sides: Tensor  # (H, 2, 2), the same as numbers

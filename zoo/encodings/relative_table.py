@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame
-from zoo.encodings.distance import PairFrame, axis_option, pair_frame
+from zoo.encodings.distance import DifferenceScore, PairFrame, axis_option, pair_frame
 from zoo.errors import ConfigError
 
 __all__ = ["RelativeTable", "flat_index", "look_up"]
@@ -44,7 +44,7 @@ class _TableFrame(PairFrame):
 
 
 @dataclass(frozen=True)
-class _TableScore:
+class _TableScore(DifferenceScore):
     frame: _TableFrame
     table: Tensor  # (H, T)
     extents: tuple[int, ...]

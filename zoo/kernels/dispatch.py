@@ -13,10 +13,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from zoo.encodings.base import Score, algebra_dtype
+from zoo.encodings.distance import DifferenceScore
 from zoo.encodings.terms import FoldableScore, FusedScore, Matrix
 from zoo.errors import ConfigError, DataError
 from zoo.kernels.flex import flex
 from zoo.kernels.fused import fused_attention
+from zoo.kernels.lattice import lattice_attention
 from zoo.kernels.rows import attention_rows
 from zoo.kernels.select import Call, record, select
 
@@ -270,6 +272,11 @@ def _scored(
     dtype = algebra_dtype(q.dtype, k.dtype)
     queries, keys = q.shape[2], k.shape[2]
     wide_q, wide_k, wide_v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if _may_look(q, visible, causal) and isinstance(score, DifferenceScore) and (found := score.lattice_table()):
+        lattice, table = found
+        return lattice_attention(
+            wide_q, wide_k, wide_v, lattice, table.to(dtype), scale=scale, elements=_BLOCK_ELEMENTS
+        ).to(v.dtype)
 
     def block(q_rows: Tensor, rows: slice) -> Tensor:
         bias = score.bias(rows).to(dtype)
@@ -282,6 +289,11 @@ def _scored(
 
     elements = _BLOCK_ELEMENTS_CUDA if q.is_cuda else _BLOCK_ELEMENTS
     return _by_rows(block, wide_q, keys, elements).to(v.dtype)
+
+
+def _may_look(q: Tensor, visible: Tensor | None, causal: bool) -> bool:
+    """Whether a regular arrangement of tokens may be looked for: not where that would wait for a GPU, or in a graph."""
+    return q.device.type == "cpu" and visible is None and not causal and not torch.compiler.is_compiling()
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Tensor | None, score: Score, causal: bool) -> Tensor:
