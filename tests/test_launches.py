@@ -12,6 +12,7 @@ from interpreted import ROOT
 from zoo import coordinates, kernels
 from zoo.attention import CoordinateAttention
 from zoo.encodings.terms import Matrix
+from zoo.kernels import launch
 from zoo.kernels.fused import fused_attention
 from zoo.kernels.launch import Plan
 from zoo.kernels.rows import attention_rows
@@ -42,15 +43,15 @@ def test_a_plan_skips_the_look_up_but_not_for_other_alignments():
     kernel, memory = Kernel(), torch.zeros(64, dtype=torch.float16)
     assert memory.data_ptr() % 16 == 0
     plan = Plan(kernel, (3, 2, 1), {"N": 5, "BLOCK": 16}, {"num_warps": 4}, -1)
-    launch = ((3, 2, 1), 5, 16)
+    looked = ((3, 2, 1), 5, 16)
     plan(memory[1:], memory)
-    assert (kernel.looked_up, kernel.ran) == ([launch], [])
+    assert (kernel.looked_up, kernel.ran) == ([looked], [])
     plan(memory, memory[16:])  # The first with aligned addresses: Triton compiles anew.
-    assert (kernel.looked_up, kernel.ran) == ([launch] * 2, [])
+    assert (kernel.looked_up, kernel.ran) == ([looked] * 2, [])
     plan(memory[8:], memory)
-    assert (kernel.looked_up, kernel.ran) == ([launch] * 2, [launch])
+    assert (kernel.looked_up, kernel.ran) == ([looked] * 2, [looked])
     plan(memory, memory[1:])
-    assert (kernel.looked_up, kernel.ran) == ([launch] * 3, [launch])
+    assert (kernel.looked_up, kernel.ran) == ([looked] * 3, [looked])
 
 
 def test_a_kernel_that_cannot_be_kept_is_looked_up_again(monkeypatch):
@@ -166,10 +167,13 @@ def layer(name, dtype=torch.bfloat16):
 class TestOnCuda:
     pytestmark = CUDA
 
+    @pytest.mark.parametrize("inline", [False, True])
     @pytest.mark.parametrize(
         ("name", "training"), [("pape", True), ("pape", False), ("alibi", True), ("kerple", False)]
     )
-    def test_compiled_code_equals_eager_code_at_two_sizes(self, name, training):
+    def test_compiled_code_equals_eager_code_at_two_sizes(self, name, training, inline, monkeypatch):
+        monkeypatch.setattr(launch, "_INLINE", inline)
+        torch.compiler.reset()
         attention = layer(name)
         compiled = torch.compile(attention, fullgraph=True, dynamic=True)
         for index, side in enumerate((7, 12)):
@@ -190,7 +194,9 @@ class TestOnCuda:
             for a, b in zip(*found, strict=True):
                 assert b.isfinite().all() and (a - b).norm() <= 0.02 * a.norm() + 1e-3
 
-    def test_compiled_code_launches_kernels_itself(self):
+    def test_compiled_code_launches_kernels_itself(self, monkeypatch):
+        monkeypatch.setattr(launch, "_INLINE", True)
+        torch.compiler.reset()
         from torch._inductor.utils import run_and_get_code
 
         attention, coords = layer("pape"), coordinates.grid(7, 7, device="cuda")

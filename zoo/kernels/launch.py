@@ -3,7 +3,8 @@
 A kernel is reached in one of three ways:
 
 - in eager mode at once, without an operator: what an operator costs in Python is more than a small kernel takes;
-- under torch.compile on CUDA from an operator that is taken apart, so that compiled code launches the kernel itself;
+- under torch.compile on CUDA, with ZOO_INLINE_KERNELS=1, from an operator that is taken apart, so that compiled code
+  launches the kernel itself;
 - otherwise (export, fake tensors, tracing, function transforms, the interpreter) from an opaque operator.
 """
 
@@ -42,6 +43,9 @@ PLANS = 512
 # Found once: compiling traces what asks for it.
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 _INTERPRETED = HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
+# Compiled code launches kernels itself only when asked to (ZOO_INLINE_KERNELS=1 at import): it has been traced for
+# CUDA, but not run on a GPU yet.
+_INLINE = os.environ.get("ZOO_INLINE_KERNELS") == "1"
 _ORDINARY = (Tensor, torch.nn.Parameter)
 Made_co = TypeVar("Made_co", covariant=True)
 
@@ -78,7 +82,7 @@ def _wants_gradient(inputs: tuple[Any, ...]) -> bool:
 
 def inlines(x: Tensor) -> bool:
     """Whether compiled code is to launch the kernels itself; exported programs keep the opaque operators."""
-    if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
+    if not _INLINE or not torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return False
     return x.is_cuda and not _INTERPRETED and hasattr(torch.library, "triton_op")
 
