@@ -12,9 +12,9 @@ from interpreted import ROOT
 from zoo import coordinates, kernels
 from zoo.attention import CoordinateAttention
 from zoo.encodings.terms import Matrix
-from zoo.kernels import launch
+from zoo.kernels import fused, launch, plans
 from zoo.kernels.fused import fused_attention
-from zoo.kernels.launch import Plan
+from zoo.kernels.launch import Plan, inlines
 from zoo.kernels.rows import attention_rows
 
 CUDA = [
@@ -137,16 +137,21 @@ print(json.dumps({
 """
 
 
+def run_without_a_device(code):
+    """What Python code writes last, as JSON, where kernels are compiled and not interpreted."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=550
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 @pytest.mark.timeout(600)
 def test_compiled_code_knows_what_kernels_write():
     """PyTorch reads it off the kernels; where it cannot tell, it copies all that they take, and training fails."""
     pytest.importorskip("triton")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    environment.pop("TRITON_INTERPRET", None)  # The code of kernels is what is wanted.
-    done = subprocess.run(
-        [sys.executable, "-c", TRACE], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=550
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
     plain = [["OUT", "LSE"], ["STATS"], ["DQ"], ["DK", "DV"]]
     expected = {
         "pape": [*plain[:2], ["DQ", "DA", "DLINEAR", "QC"], plain[3]],
@@ -154,9 +159,82 @@ def test_compiled_code_knows_what_kernels_write():
         "packed": plain,
         "coefficients": [["OUT", "LINEAR"], ["DZ", "PARTS"]],
     }
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = run_without_a_device(TRACE)
     assert {name: [names for names, _ in launches] for name, launches in found.items()} == expected
     assert all(symbolic for launches in found.values() for _, symbolic in launches)  # One compilation for all sizes.
+
+
+# For a device that need not be there, with the scale as compiled code hands it over.
+COMPILE = """
+import json, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from zoo.kernels.triton_attention import forward
+from zoo.kernels.triton_attention_backward import backward_keys, backward_queries
+from zoo.kernels.triton_attention_rows import forward_rows
+
+NARROW = ("Q", "K", "V", "OUT", "G", "DQ", "DK", "DV", "QC", "KC")
+CONSTANTS = {
+    "D": 16, "W": 16, "inexact": 3, "HAS_LINEAR": True, "KIND": 1, "AXES": 2, "ORDER": 2, "FIELDS": False,
+    "BORDER": 0.0, "HAS_KNOWN": False, "HAS_MASK": False, "CAUSAL": False, "PACKED": False, "BM": 16, "BN": 16,
+}
+
+def instructions(kernel):
+    constants = {name: CONSTANTS[name] for name in kernel.arg_names if name in CONSTANTS}
+    signature = dict.fromkeys(kernel.arg_names, "i32") | dict.fromkeys(constants, "constexpr")
+    for name in kernel.arg_names:
+        if name.isupper() and name not in constants and name not in ("H", "M", "N", "POWERS", "POWERS_HIGH"):
+            signature[name] = "*fp16" if name in NARROW else "*fp32"
+    signature["scale"] = "fp64"
+    source = ASTSource(kernel, signature, {(kernel.arg_names.index(name),): x for name, x in constants.items()}, {})
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 1})
+    return compiled.asm["ptx"].count(".f64")
+
+kernels = (forward, backward_queries, backward_keys, forward_rows)
+print(json.dumps({kernel.__name__: instructions(kernel) for kernel in kernels}))
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_scale_in_float64_leaves_the_rest_in_float32():
+    """Inductor hands floats over so: the forward kernels would not compile, the others run in float64."""
+    pytest.importorskip("triton")
+    found = run_without_a_device(COMPILE)
+    assert set(found) == {"forward", "backward_queries", "backward_keys", "forward_rows"}
+    assert all(count <= 4 for count in found.values()), found  # The argument, and its conversion.
+
+
+def test_powers_are_two_numbers_of_32_bits():
+    powers = [*range(-1, 14)]  # Of all columns of four axes.
+    terms = {"settings": (0.25, plans.COLUMNS, 4, fused._packed_powers(tuple(powers)), 2, 0.0, False)}
+    x = (torch.Size((1, 1, 9, 16)), (144, 144, 16, 1), torch.float16)
+    operands = (x, x, x, x, None, x, (torch.Size((1, 9, 4)), (36, 4, 1), torch.float32), *[None] * 4)
+    values = plans.forward_plan(-1, operands, (x,), **terms).values
+    low, high = values["POWERS"], values["POWERS_HIGH"]
+    assert all(-(2**31) <= part < 2**31 for part in (low, high))
+    assert [((low | high << 28) >> 4 * i & 15) - 1 for i in range(15)] == powers
+
+
+class OnCuda(torch.nn.Module):
+    """Says whether a call on a CUDA tensor would be inlined."""
+
+    is_cuda = True
+
+    def forward(self, x):
+        return x + 1 if inlines(self) else x
+
+
+def test_compiled_code_launches_kernels_and_exported_programs_do_not(monkeypatch):
+    monkeypatch.setattr(launch, "_INTERPRETED", False)
+    x = torch.zeros(2)
+    monkeypatch.setattr(launch, "_INLINE", False)
+    assert not torch.compile(OnCuda(), backend="eager", fullgraph=True)(x).any()
+    torch.compiler.reset()
+    monkeypatch.setattr(launch, "_INLINE", True)
+    assert not OnCuda()(x).any()
+    assert torch.compile(OnCuda(), backend="eager", fullgraph=True)(x).all()
+    for strict in (False, True):
+        assert not torch.export.export(OnCuda(), (x,), strict=strict).module()(x).any()
 
 
 def layer(name, dtype=torch.bfloat16):

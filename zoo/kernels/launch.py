@@ -82,7 +82,8 @@ def _wants_gradient(inputs: tuple[Any, ...]) -> bool:
 
 def inlines(x: Tensor) -> bool:
     """Whether compiled code is to launch the kernels itself; exported programs keep the opaque operators."""
-    if not _INLINE or not torch.compiler.is_compiling() or torch.compiler.is_exporting():
+    # Not is_exporting(): in PyTorch 2.11 that is true wherever torch.compile traces.
+    if not _INLINE or not torch.compiler.is_compiling() or torch.compiler._is_exporting_flag:
         return False
     return x.is_cuda and not _INTERPRETED and hasattr(torch.library, "triton_op")
 

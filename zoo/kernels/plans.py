@@ -83,7 +83,9 @@ def _plan(kernel: str, device: int, operands: Layouts, others: tuple[Layout, ...
     arguments |= {"PACKED": cu_seqlens is not None, "BM": shape.queries, "BN": shape.keys}
     arguments |= strides_of("qkvo" if kernel == "forward" else "qkvgd", q, k, v, *others)
     if kernel != "keys":
-        arguments |= {"inexact": inexact, "POWERS": powers, "HAS_LINEAR": operands[4] is not None}
+        arguments |= {"inexact": inexact, "HAS_LINEAR": operands[4] is not None}
+        high = powers >> 28  # Two signed numbers of 32 bits: seven columns, and up to eight.
+        arguments |= {"POWERS": powers & 0xFFFFFFF, "POWERS_HIGH": high - (1 << 32) if high >> 31 else high}
         for letter, x in zip("at", operands[3:5], strict=True):
             strides = (0, 0, 0, 0) if x is None else x[1]
             arguments |= {letter + axis: stride for axis, stride in zip("bhnc", strides, strict=True)}

@@ -50,9 +50,15 @@ def _numbers(X, tokens, ok, token_stride, k, wanted, stride):
 
 
 @triton.jit
-def _factors(POWERS, source):
-    """2^-power of columns `source`; POWERS holds 4 bits for each, one more than its power."""
-    power = ((tl.cast(POWERS, tl.int64) >> (4 * source)) & 15).to(tl.int32) - 1
+def _powers(LOW, HIGH):
+    """The powers of all columns in 64 bits; compiled code of PyTorch 2.11 hands over numbers of 32."""
+    return tl.cast(LOW, tl.int64) | (tl.cast(HIGH, tl.int64) << 28)
+
+
+@triton.jit
+def _factors(powers, source):
+    """2^-power of columns `source`; `powers` holds 4 bits for each, one more than its power."""
+    power = ((tl.cast(powers, tl.int64) >> (4 * source)) & 15).to(tl.int32) - 1
     return ((127 - power) << 23).to(tl.float32, bitcast=True)
 
 
@@ -285,13 +291,15 @@ def _attend_tiles(
 def forward(
     Q, K, V, OUT, LSE, A, LINEAR, KC, R, KNOWN, HEADS, MASK, CU, TILES,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on, ab, ah, an, ac, tb, th, tn, tc,
-    key_batch, mask_batch, H, N, scale, POWERS,
+    key_batch, mask_batch, H, N, scale, POWERS, POWERS_HIGH,
     D: tl.constexpr, W: tl.constexpr, inexact: tl.constexpr, HAS_LINEAR: tl.constexpr,
     KIND: tl.constexpr, AXES: tl.constexpr, ORDER: tl.constexpr, FIELDS: tl.constexpr, BORDER: tl.constexpr,
     HAS_KNOWN: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, PACKED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries: output and the logarithm (base 2) of the sum of exponentials."""
+    scale = tl.cast(scale, tl.float32)  # Compiled code hands floats over in float64.
+    powers = _powers(POWERS, POWERS_HIGH)
     bh = tl.program_id(1)
     b, h = (bh // H).to(tl.int64), bh % H
     start, length, m0 = 0, N, tl.program_id(0) * BM
@@ -309,7 +317,7 @@ def forward(
     qc = q
     if KIND == 1:
         qc = _query_columns(
-            A, LINEAR, R, KNOWN, POWERS, b, h, tokens, key_base + tokens, ok, ab, ah, an, ac, tb, th, tn, tc,
+            A, LINEAR, R, KNOWN, powers, b, h, tokens, key_base + tokens, ok, ab, ah, an, ac, tb, th, tn, tc,
             AXES, HAS_LINEAR, HAS_KNOWN, inexact, W, q.dtype,
         )  # fmt: skip
     acc = tl.zeros([BM, D], dtype=tl.float32)

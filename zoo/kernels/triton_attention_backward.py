@@ -8,6 +8,7 @@ from zoo.kernels.triton_attention import (
     _factors,
     _logits,
     _parabola_gradient,
+    _powers,
     _query_columns,
     _unit,
 )
@@ -105,13 +106,15 @@ def _store_gradients(
 def backward_queries(
     Q, K, V, G, STATS, DQ, DA, DLINEAR, QC, A, LINEAR, KC, R, KNOWN, HEADS, MASK, CU, TILES,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, gb, gh, gn, db, dh, dn, ab, ah, an, ac, tb, th, tn, tc,
-    key_batch, mask_batch, H, N, scale, POWERS,
+    key_batch, mask_batch, H, N, scale, POWERS, POWERS_HIGH,
     D: tl.constexpr, W: tl.constexpr, inexact: tl.constexpr, HAS_LINEAR: tl.constexpr,
     KIND: tl.constexpr, AXES: tl.constexpr, ORDER: tl.constexpr, FIELDS: tl.constexpr, BORDER: tl.constexpr,
     HAS_KNOWN: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, PACKED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a tile of queries and of its position terms; leaves the columns of q for `backward_keys`."""
+    scale = tl.cast(scale, tl.float32)  # Compiled code hands floats over in float64.
+    powers = _powers(POWERS, POWERS_HIGH)
     bh = tl.program_id(1)
     b, h = (bh // H).to(tl.int64), bh % H
     start, length, m0 = 0, N, tl.program_id(0) * BM
@@ -132,7 +135,7 @@ def backward_queries(
     qc = q
     if KIND == 1:
         qc = _query_columns(
-            A, LINEAR, R, KNOWN, POWERS, b, h, tokens, key_base + tokens, ok, ab, ah, an, ac, tb, th, tn, tc,
+            A, LINEAR, R, KNOWN, powers, b, h, tokens, key_base + tokens, ok, ab, ah, an, ac, tb, th, tn, tc,
             AXES, HAS_LINEAR, HAS_KNOWN, inexact, W, q.dtype,
         )  # fmt: skip
         tl.store(QC + row[:, None] * W + at[None, :], qc, mask=ok[:, None])
@@ -154,7 +157,7 @@ def backward_queries(
     tl.store(DQ + b * db + h * dh + tokens[:, None] * dn + d[None, :], (dq * scale).to(q.dtype), mask=ok[:, None])
     if KIND == 1:
         _store_gradients(
-            DA, DLINEAR, du, R, KNOWN, POWERS, b, h, H, N, tokens, key_base + tokens, ok, scale,
+            DA, DLINEAR, du, R, KNOWN, powers, b, h, H, N, tokens, key_base + tokens, ok, scale,
             AXES, HAS_LINEAR, HAS_KNOWN, inexact, W,
         )  # fmt: skip
     if KIND == 2:
@@ -219,6 +222,7 @@ def backward_keys(
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a tile of keys and values."""
+    scale = tl.cast(scale, tl.float32)  # Compiled code hands floats over in float64.
     bh = tl.program_id(1)
     b, h = (bh // H).to(tl.int64), bh % H
     start, length, n0 = 0, N, tl.program_id(0) * BN

@@ -22,6 +22,7 @@ def forward_rows(
     D: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries; row 0 of the block is query `first` of the sample."""
+    scale = tl.cast(scale, tl.float32)  # Compiled code hands floats over in float64.
     # Samples of a head are neighbours: where they share a bias, the second one finds it in L2.
     batch = tl.num_programs(1) // H
     b, h = (tl.program_id(1) % batch).to(tl.int64), (tl.program_id(1) // batch).to(tl.int64)
