@@ -20,7 +20,7 @@ from torch import Tensor
 from zoo.encodings.quadratic import rounded
 from zoo.errors import DataError
 from zoo.kernels.fused import shapes_problem
-from zoo.kernels.launch import PLANS, Operation, Plan, eager, inlines, ordinary, planned, register
+from zoo.kernels.launch import PLANS, Operation, Plan, eager, inlines, ordinary, planned, register, traced
 from zoo.kernels.select import BACKENDS, forced
 
 __all__ = ["MAX_PARABOLAS", "fused_coefficients_problem", "kernel_dtype", "quadratic_coefficients"]
@@ -183,7 +183,8 @@ def _planes(x: Tensor, heads: int, numbers: int) -> Tensor:
 
 def _forward(x: Tensor, weight: Tensor, products: Tensor, linear: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """M and t of features (B, N, C), and all rows of weights: the parabolas', then L as a high and a low half."""
-    high = rounded(linear, x.dtype)
+    # Compilers drop a conversion to 16 bit and back; where there is none, it takes half the calls.
+    high = rounded(linear, x.dtype) if traced(linear) else linear.to(x.dtype)
     stacked = torch.cat([weight, high.to(x.dtype), (linear - high).to(x.dtype)], dim=1)
     m, t = _planes(x, weight.shape[0], products.shape[-1]), _planes(x, weight.shape[0], linear.shape[1])
     if m.numel():

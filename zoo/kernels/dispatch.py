@@ -5,6 +5,7 @@ Legend: B batch, H heads, N tokens (Nq, Nk when they differ), Dqk width of q and
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import torch
@@ -76,7 +77,7 @@ def attend(
         return _triton_rows(q, k, v, scale, mask, score, causal)
     if choice.backend == "triton":
         return _triton(q, k, v, scale, mask, score, causal, cu_seqlens)
-    with torch.autocast(q.device.type, enabled=False):
+    with _without_autocast(q.device):
         if choice.method == "fold":
             q, k, score = _folded(q, k, score)
         if cu_seqlens is not None:
@@ -107,8 +108,17 @@ def call_of(
 
 
 def _learns(score: Score | None) -> bool:
-    """Whether a gradient of the score is asked for, where none of q, k and v is."""
-    return score is not None and score.bias(slice(0, 1)).requires_grad
+    """Whether a gradient of a score that our kernels have no form of is asked for, where none of q, k and v is."""
+    if score is None or (isinstance(score, FusedScore) and score.term is not None):
+        return False  # Those that they have a form of look for themselves.
+    return score.bias(slice(0, 1)).requires_grad
+
+
+def _without_autocast(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Turns autocast off, where it is on: this takes Python ten microseconds."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()
 
 
 def _folded(q: Tensor, k: Tensor, score: Score | None) -> tuple[Tensor, Tensor, Score | None]:
@@ -131,7 +141,7 @@ def _triton(
     if cu_seqlens is not None:
         _check_packed(q, mask, cu_seqlens)
     k, v, _ = _hide(k, v, mask)
-    with torch.autocast(q.device.type, enabled=False):
+    with _without_autocast(q.device):
         terms = score.terms() if isinstance(score, FusedScore) else None
         return fused_attention(q, k, v, terms, scale=scale, mask=mask, causal=causal, cu_seqlens=cu_seqlens)
 
@@ -146,7 +156,7 @@ def _triton_rows(
         term = Matrix(score.bias(rows), rows.start or 0)
         return attention_rows(q_rows, k, v, term, scale=scale, mask=mask, causal=causal)
 
-    with torch.autocast(q.device.type, enabled=False), torch.no_grad():
+    with _without_autocast(q.device), torch.no_grad():
         elements, maps = _BLOCK_ELEMENTS_CUDA, q.shape[0] * q.shape[1]
         if maps * q.shape[2] * k.shape[2] > elements:  # Samples may share their bias, which is all that is bounded.
             elements = elements * maps // max(1, score.bias(slice(0, 1)).shape[:2].numel())
@@ -187,7 +197,7 @@ def attention_weights(
     causal: bool = False,
 ) -> Tensor:
     """The attention matrix itself, (B, H, Nq, Nk) in float32 or wider, under the same rules as `attend`."""
-    with torch.autocast(q.device.type, enabled=False):
+    with _without_autocast(q.device):
         q, k, score = _folded(q, k, score)
         k, _, visible = _hide(k, k, mask)
         return _weights(q, k, scale, visible, score, causal, slice(0, q.shape[2]))

@@ -128,7 +128,7 @@ def _packed_powers(powers: tuple[int, ...]) -> int:
 def rows_first(like: Tensor) -> Tensor:
     """Empty (B, H, N, D) with the memory order (B, N, H, D), in which heads are joined without a copy."""
     b, h, n, d = like.shape
-    return like.new_empty(b, n, h, d).transpose(1, 2)
+    return like.new_empty_strided((b, h, n, d), (n * h * d, d, h * d, 1))
 
 
 def _planes(q: Tensor, like: Tensor | None) -> Tensor:

@@ -35,6 +35,7 @@ __all__ = [
     "planned",
     "register",
     "strides_of",
+    "traced",
 ]
 
 # Kinds of calls whose plans are kept, of each operation.
@@ -71,6 +72,11 @@ def ordinary(*tensors: Tensor | None) -> bool:
     if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     return all(x is None or type(x) in _ORDINARY for x in tensors)
+
+
+def traced(x: Tensor) -> bool:
+    """Whether an operator is being taken apart: compilers see what is done with x."""
+    return type(x) not in _ORDINARY
 
 
 def _wants_gradient(inputs: tuple[Any, ...]) -> bool:
@@ -110,7 +116,7 @@ class Plan:
 
     def __call__(self, *tensors: Tensor) -> None:
         """Launches, or puts the launch into the graph that is being traced."""
-        if type(tensors[0]) not in _ORDINARY:
+        if traced(tensors[0]):
             self._trace(tensors)
         elif self.device >= 0 and self.device != torch.cuda.current_device():
             with torch.cuda.device(self.device):  # Triton launches on the current device.
@@ -162,7 +168,7 @@ class Planner(Protocol[Made_co]):
 
 def planned(planner: Planner[Made_co], like: Tensor, *key: Any) -> Made_co:
     """What is planned for a kind of call; kept, except while tracing, where sizes may be symbols."""
-    return planner(*key) if type(like) in _ORDINARY else planner.__wrapped__(*key)
+    return planner.__wrapped__(*key) if traced(like) else planner(*key)
 
 
 @dataclass(frozen=True)
