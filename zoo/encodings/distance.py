@@ -6,6 +6,7 @@ Legend: B batch, N tokens, H heads, p coordinate axes.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -147,14 +148,14 @@ class PairFrame(Frame):
         return bias.masked_fill(~known.unsqueeze(1), 0.0)
 
 
-class DifferenceScore:
+class DifferenceScore(ABC):
     """A `zoo.encodings.base.Score` that depends on coordinates through differences alone; a dataclass with a frame."""
 
     frame: PairFrame
 
+    @abstractmethod
     def bias(self, rows: slice) -> Tensor:
         """See `zoo.encodings.base.Score`."""
-        raise NotImplementedError
 
     def lattice_table(self) -> tuple[Lattice, Tensor] | None:
         """For tokens that fill a plane, it and the bias (H, 2h - 1, 2w - 1) at all displacements of key from query."""
