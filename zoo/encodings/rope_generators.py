@@ -20,7 +20,11 @@ from zoo.encodings.rope import RoPE
 from zoo.encodings.rotary import Positions, Rotation, make_positions, rotate
 from zoo.errors import ConfigError
 
-__all__ = ["STRING", "ComRoPELD", "LieRE", "skew"]
+__all__ = ["STRING", "ComRoPELD", "LieRE", "skew", "turn"]
+
+# Squarings at most, and the degree of the polynomial before them, for 32 and 64 bits.
+_SQUARINGS = {torch.float32: 16, torch.float64: 40}
+_DEGREES = {torch.float32: 8, torch.float64: 14}
 
 
 def skew(entries: Tensor, size: int) -> Tensor:
@@ -37,6 +41,32 @@ def skew(entries: Tensor, size: int) -> Tensor:
     lower = entries.new_zeros(*entries.shape[:-1], size, size)
     lower[..., rows, columns] = entries
     return lower - lower.mT
+
+
+def turn(generators: Tensor) -> Tensor:
+    """Rotations exp(A): a Taylor polynomial of A / 2^k, squared k times, with k for each matrix from its norm.
+
+    `torch.linalg.matrix_exp` waits for the device to choose its degree, which CUDA graphs do not allow.
+
+    Args:
+        generators: (..., n, n) float32 or float64, skew-symmetric, of norm up to 2^15 (2^39 in float64) radians.
+
+    Returns:
+        (..., n, n) like the argument.
+    """
+    most = _SQUARINGS[generators.dtype]
+    with torch.no_grad():
+        norm = generators.abs().sum(dim=-1).amax(dim=-1)[..., None, None]
+        squarings = torch.log2(2 * norm.clamp_min(0.25)).ceil().clamp(0, most)
+    scaled = generators * torch.exp2(-squarings)
+    identity = torch.eye(generators.shape[-1], device=generators.device, dtype=generators.dtype)
+    degree = _DEGREES[generators.dtype]
+    result = identity + scaled / degree
+    for k in range(degree - 1, 0, -1):  # Horner's rule.
+        result = identity + scaled @ result / k
+    for done in range(most):
+        result = torch.where(squarings > done, result @ result, result)
+    return result
 
 
 class STRING(AttentionEncoding):
@@ -134,10 +164,10 @@ class _BlockGenerators(AttentionEncoding):
         """Turns q and k; the arithmetic is float32, the result has the dtype of the input."""
         assert isinstance(frame, Positions)
         with torch.autocast(q.device.type, enabled=False):
-            turn = torch.linalg.matrix_exp(skew(self.generator(frame.values), self.block_size))
+            matrices = turn(skew(self.generator(frame.values), self.block_size))
             shape = (self.blocks, self.block_size)
             q, k = (
-                (turn @ t.to(turn.dtype).unflatten(-1, shape).unsqueeze(-1)).squeeze(-1).flatten(-2).to(t.dtype)
+                (matrices @ t.to(matrices.dtype).unflatten(-1, shape).unsqueeze(-1)).squeeze(-1).flatten(-2).to(t.dtype)
                 for t in (q, k)
             )
         return q, k

@@ -128,7 +128,8 @@ def _packed_powers(powers: tuple[int, ...]) -> int:
 def rows_first(like: Tensor) -> Tensor:
     """Empty (B, H, N, D) with the memory order (B, N, H, D), in which heads are joined without a copy."""
     b, h, n, d = like.shape
-    return like.new_empty_strided((b, h, n, d), (n * h * d, d, h * d, 1))
+    # Not new_empty_strided: compilers take two of those for the same tensor, and then copy what was written to one.
+    return like.new_empty(b, n, h, d).transpose(1, 2)
 
 
 def _planes(q: Tensor, like: Tensor | None) -> Tensor:
