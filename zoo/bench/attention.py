@@ -1,6 +1,7 @@
 """What each position encoding costs the core of attention with every kernel, next to attention without positions.
 
-The core is the encoding on x, q, k and v and `zoo.kernels.attend`, without the projections around them.
+The core is the encoding on x, q, k and v and `zoo.kernels.attend`, without the projections around them; attention alone
+is `attend` on what the encoding made once.
 
 Legend: B batch, H heads, N tokens, D head width, C = H D features.
 """
@@ -16,7 +17,7 @@ import torch
 
 from zoo.bench.accuracy import all_errors
 from zoo.bench.block import BASELINE
-from zoo.bench.core import STEPS, Core, Inputs
+from zoo.bench.core import STEPS, Attend, Core, Inputs
 from zoo.bench.goals import Goal, judge
 from zoo.bench.timing import (
     Timing,
@@ -40,6 +41,7 @@ __all__ = ["AUTO", "KERNELS", "measure", "parse_kernels"]
 AUTO = "auto"
 KERNELS = (AUTO, *FORCIBLE)
 _BASELINE_NAME = f"{BASELINE}/{AUTO}"
+_ALONE = ", attention alone"
 _BACKWARD = 2.5  # Operations of backward relative to forward: five products instead of two.
 _PACKED_SAMPLES = {"cuda": 32, "cpu": 4}
 
@@ -103,7 +105,8 @@ def measure(
     Returns:
         A JSON-ready dict. `rows` has one entry per workload, encoding and kernel: `refused` says why it does not run.
         Under the name of each step it has `runs` (what runs), `median_ms`, `p90_ms`, `ratio` (of medians to attention
-        without positions by its default kernel), `tflops` (10^12 operations a second, counted for D), on CUDA
+        without positions by its default kernel), `alone_ms` and `alone_ratio` (the same for `attend` without what the
+        encoding does before), `tflops` (10^12 operations a second of the core, counted for D), on CUDA
         `memory_mib` (peak above what was held) and `memory_ratio`, and `errors`: relative Frobenius norms against
         float64 of `output` and, in a train step, of `dq`, `dk`, `dv` and the gradients of all `parameters`. `goals` are
         those of `zoo.bench.goals` that this run can be held against.
@@ -150,7 +153,7 @@ def _judged(rows: list[dict[str, Any]], settings: dict[str, Any]) -> list[dict[s
     def ratio(goal: Goal) -> float | None:
         for row in rows:
             if (row["encoding"], row["kernel"], row["tokens"]) == ("pape", AUTO, goal.tokens) and row[goal.step]:
-                return row[goal.step]["ratio" if goal.quantity == "time" else "memory_ratio"]
+                return row[goal.step]["alone_ratio"]
         return None
 
     return [one for step in STEPS for one in judge("attention-core", ratio, step=step, **settings)]
@@ -187,9 +190,12 @@ def _measure_workload(
         with compile_afresh(compiled):
             for (encoding, kernel), row in rows.items():
                 try:
-                    core = Core(inputs, encoding, None if kernel == AUTO else kernel, step, compiled)
-                    core()
-                    call = recorded(core, inputs.device) if graphs else core
+                    chosen = None if kernel == AUTO else kernel
+                    core = Core(inputs, encoding, chosen, step, compiled)
+                    alone = Attend(inputs, encoding, chosen, step, compiled)
+                    for run in (core, alone):
+                        run()
+                    calls = [recorded(run, inputs.device) if graphs else run for run in (core, alone)]
                 except (ConfigError, DataError) as error:
                     row["refused"] = str(error)
                 except torch.OutOfMemoryError:
@@ -200,7 +206,9 @@ def _measure_workload(
                     # A kernel that fails when forced must not cost the figures of the others.
                     row["refused"] = f"fails ({step}): {one_line(str(error))[:200] or type(error).__name__}"
                 else:
-                    cores[f"{encoding}/{kernel}"], timed[f"{encoding}/{kernel}"] = core, call
+                    name = f"{encoding}/{kernel}"
+                    cores[name] = core
+                    timed[name], timed[name + _ALONE] = calls
             if _BASELINE_NAME not in cores:
                 why = rows[BASELINE, AUTO]["refused"]
                 raise ConfigError(
@@ -222,6 +230,8 @@ def _figures(name: str, timings: dict[str, Timing], memory: dict[str, float | No
         "median_ms": timings[name].median_ms,
         "p90_ms": timings[name].p90_ms,
         "ratio": timings[name].median_ms / timings[_BASELINE_NAME].median_ms,
+        "alone_ms": timings[name + _ALONE].median_ms,
+        "alone_ratio": timings[name + _ALONE].median_ms / timings[_BASELINE_NAME + _ALONE].median_ms,
         "tflops": flops / timings[name].median_ms / 1e9,
         "memory_mib": own,
         "memory_ratio": None if own is None or not base else own / base,

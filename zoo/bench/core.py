@@ -16,11 +16,11 @@ from torch import Tensor
 from zoo.bench.timing import precision
 from zoo.bench.workloads import Workload
 from zoo.encodings import create
-from zoo.encodings.base import AttentionEncoding, Frame
+from zoo.encodings.base import AttentionEncoding, Frame, Score
 from zoo.kernels import Choice, attend, select, use
 from zoo.kernels.dispatch import call_of
 
-__all__ = ["STEPS", "Core", "Inputs", "core_function", "learned"]
+__all__ = ["STEPS", "Attend", "Core", "Inputs", "core_function", "learned"]
 
 STEPS = ("inference", "train")
 
@@ -90,9 +90,11 @@ class Core:
         with torch.inference_mode(not self.train), self._context:
             self.frame = self.encoding.frame(coords, inputs.dtype)
         self.choice = self._choose()
-        self._function = core_function(self.encoding, self.frame, self.scale, coords.cu_seqlens)
+        self._function: Callable[..., Tensor] = core_function(
+            self.encoding, self.frame, self.scale, coords.cu_seqlens
+        )
         if compiled:
-            self._function = torch.compile(_own_code(self._function, f"{encoding}_{kernel}_{step}".replace("-", "_")))
+            self._function = _compiled(self._function, f"{encoding}_{kernel}_{step}")
 
     def _choose(self) -> Choice:
         """What would run, without running it."""
@@ -131,6 +133,29 @@ class Core:
         return out, torch.autograd.grad(out, self.variables, gradient.to(out.dtype), allow_unused=True)
 
 
+class Attend(Core):
+    """Attention alone: `zoo.kernels.attend` on what the encoding made of x, q, k and v once; gradients are of that.
+
+    What a kernel needs done to q and k first, as folding, is part of the call.
+    """
+
+    def __init__(self, inputs: Inputs, encoding: str, kernel: str | None, step: str, compiled: bool) -> None:
+        super().__init__(inputs, encoding, kernel, step, compiled=False)
+        with torch.inference_mode(not self.train), self._context:
+            q, k, v, score = self.encoding.encode_attention(*self.tensors, self.frame, self.scale)
+        fields = {} if score is None else vars(score)
+        made = {name: x for name, x in fields.items() if isinstance(x, Tensor) and x.requires_grad}
+        self.tensors = tuple(x.detach().requires_grad_(self.train) for x in (q, k, v, *made.values()))
+        self._function = _attend_function(score, tuple(made), self.scale, inputs.workload.coords.cu_seqlens)
+        if compiled:
+            self._function = _compiled(self._function, f"attend_{encoding}_{kernel}_{step}")
+
+    @property
+    def variables(self) -> list[Tensor]:
+        """What a train step has gradients of: q, k, v, and what of the score was made of content."""
+        return list(self.tensors)
+
+
 def core_function(
     encoding: AttentionEncoding, frame: Frame, scale: float, cu_seqlens: Tensor | None
 ) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
@@ -144,9 +169,26 @@ def core_function(
     return core
 
 
+def _attend_function(
+    score: Score | None, names: tuple[str, ...], scale: float, cu_seqlens: Tensor | None
+) -> Callable[..., Tensor]:
+    """Attention as a function of q, k, v and the named fields of a score."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor, *made: Tensor) -> Tensor:
+        own = score if score is None or not made else replace(score, **dict(zip(names, made, strict=True)))
+        return attend(q, k, v, scale=scale, score=own, cu_seqlens=cu_seqlens)
+
+    return function
+
+
 def learned(encoding: AttentionEncoding) -> list[Tensor]:
     """The parameters that training moves."""
     return [parameter for parameter in encoding.parameters() if parameter.requires_grad]
+
+
+def _compiled(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+    compiled: Callable[..., Tensor] = torch.compile(_own_code(function, name.replace("-", "_")))
+    return compiled
 
 
 def _own_code(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:

@@ -282,6 +282,7 @@ def _print_attention(result: dict[str, Any]) -> None:
                     f"{figures['median_ms']:.2f}",
                     f"{figures['p90_ms']:.2f}",
                     f"{figures['ratio']:.2f}",
+                    f"{figures['alone_ratio']:.2f}",
                     f"{figures['tflops']:.3g}",
                     _number(figures["memory_mib"], ",.0f"),
                     _number(figures["memory_ratio"], ".2f"),
@@ -299,6 +300,7 @@ def _print_attention(result: dict[str, Any]) -> None:
             "median (ms)",
             "90 % (ms)",
             "time / none",
+            "attention alone / none",
             "TFLOP/s",
         ]
         heading += ["memory (MiB)", "memory / none", "error", "of dq, dk, dv", "of weights"]
