@@ -8,9 +8,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-__all__ = ["Columns", "Distances", "FoldableScore", "FusedScore", "Matrix", "Parabolas", "Terms"]
+__all__ = [
+    "Columns",
+    "Distances",
+    "FoldableScore",
+    "FusedScore",
+    "Matrix",
+    "Parabolas",
+    "Polar",
+    "Product",
+    "Terms",
+]
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,23 @@ class Matrix:
     first: int = 0
 
 
+@dataclass(frozen=True)
+class Polar:
+    """In place of q_i . k_j, gain^2 sum_c q_ic k_jc cos(a_jc - (a_ic - delta_hc)), with magnitudes for q and k.
+
+    A channel that is not turned has angle and phase 0.
+
+    Attributes:
+        turns: Cosines, then sines of the angles a, (B or 1, N, 2D) in the dtype of q and k.
+        phases: Cosines, then sines of the phases delta, (H, 2D) float32; kernels have their gradient.
+        gain: What magnitudes are multiplied with.
+    """
+
+    turns: Tensor
+    phases: Tensor
+    gain: float = 1.0
+
+
 Terms = Columns | Parabolas | Distances
 
 
@@ -121,3 +149,24 @@ class FoldableScore(ABC):
     @abstractmethod
     def fold(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Q and k (B, H, N, D) widened so that plain attention over them has the score."""
+
+
+class Product(ABC):
+    """What stands in place of q . k in the logits; the softmax scale stays that of D."""
+
+    @property
+    @abstractmethod
+    def requires_grad(self) -> bool:
+        """Whether it has parameters that want a gradient."""
+
+    @abstractmethod
+    def fold(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Q and k (B, H, N, D) widened so that plain attention over them has these logits."""
+
+    @abstractmethod
+    def fused(self, dtype: torch.dtype) -> bool:
+        """Whether fused kernels have a form of it, for q and k of this dtype."""
+
+    @abstractmethod
+    def terms(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Polar]:
+        """That form: q and k as they take them, as wide as before, and the rest."""
