@@ -128,17 +128,17 @@ def lookhere(q, k, v, values, heads):
 def packed(q, k, v, offsets):
     return run(q, k, v, *[None] * 7, offsets, 0.25, 0, 0, 0, 2, *end)[0]
 
-turns, phases = torch.zeros(1, N, 2 * D, dtype=torch.float16), content(H, 2 * D, dtype=torch.float32)
+turns, delta = torch.zeros(1, N, 2 * D, dtype=torch.float16), content(H, D, dtype=torch.float32)
 
-def pope(q, k, v, turns, phases, mask):
-    return operators.polar_attention(q, k, v, turns, phases, mask, None, 0.25, False)[0]
+def pope(q, k, v, turns, delta, mask):
+    return operators.polar_attention(q, k, v, turns, delta, mask, None, D, 0.25, False)[0]
 
-def pope_packed(q, k, v, turns, phases, offsets):
-    return operators.polar_attention(q, k, v, turns, phases, None, offsets, 0.25, False)[0]
+def pope_packed(q, k, v, turns, delta, offsets):
+    return operators.polar_attention(q, k, v, turns, delta, None, offsets, D, 0.25, False)[0]
 
 print(json.dumps({
-    "pope": written(pope, q, k, v, turns, phases, mask),
-    "pope packed": written(pope_packed, *(content(1, H, N, D) for _ in range(3)), turns, phases, offsets),
+    "pope": written(pope, q, k, v, turns, delta, mask),
+    "pope packed": written(pope_packed, *(content(1, H, N, D) for _ in range(3)), turns, delta, offsets),
     "pape": written(pape, q, k, v, m, t, keys, values, mask),
     "lookhere": written(lookhere, q, k, v, values, heads),
     "packed": written(packed, *(content(1, H, N, D) for _ in range(3)), offsets),
@@ -163,8 +163,7 @@ def test_compiled_code_knows_what_kernels_write():
     """PyTorch reads it off the kernels; where it cannot tell, it copies all that they take, and training fails."""
     pytest.importorskip("triton")
     plain = [["OUT", "LSE"], ["STATS"], ["DQ"], ["DK", "DV"]]
-    polar = [["TURNED"], *plain[:2], ["DQ", "PARTS", "TURNED"], plain[3]]
-    polar.insert(2, polar[0])
+    polar = [["KT"], plain[0], ["KT"], plain[1], ["DQ", "QT"], ["DK", "DV", "PARTS"]]
     expected = {
         "pope": polar,
         "pope packed": polar,
@@ -188,18 +187,17 @@ from zoo.kernels.triton_attention_backward import backward_keys, backward_querie
 from zoo.kernels.triton_attention_rows import forward_rows
 from zoo.kernels.triton_polar import polar_forward, polar_keys, polar_queries
 
-NARROW = ("Q", "K", "V", "OUT", "G", "DQ", "DK", "DV", "QC", "KC", "TURNS", "TURNED")
+NARROW = ("Q", "K", "V", "OUT", "G", "DQ", "DK", "DV", "QC", "KC", "TURNS", "KT", "QT")
 CONSTANTS = {
     "D": 16, "W": 16, "inexact": 3, "HAS_LINEAR": True, "KIND": 1, "AXES": 2, "ORDER": 2, "FIELDS": False,
     "BORDER": 0.0, "HAS_KNOWN": False, "HAS_MASK": False, "CAUSAL": False, "PACKED": False, "BM": 16, "BN": 16,
-    "READY": False,
 }
 
 def instructions(kernel):
     constants = {name: CONSTANTS[name] for name in kernel.arg_names if name in CONSTANTS}
     signature = dict.fromkeys(kernel.arg_names, "i32") | dict.fromkeys(constants, "constexpr")
     for name in kernel.arg_names:
-        if name.isupper() and name not in constants and name not in ("H", "M", "N", "POWERS", "POWERS_HIGH"):
+        if name.isupper() and name not in constants and name not in ("H", "M", "N", "ROTARY", "POWERS", "POWERS_HIGH"):
             signature[name] = "*fp16" if name in NARROW else "*fp32"
     signature["scale"] = "fp64"
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(name),): x for name, x in constants.items()}, {})

@@ -45,48 +45,37 @@ class _PolarProduct(Product):
             return self._widened(q, angles), self._widened(k, phases)
 
     def _widened(self, x: Tensor, angles: Tensor) -> Tensor:
-        rotary, rest = self._split(x)
-        gain, magnitude = self.frame.gain, F.softplus(rotary.to(angles.dtype))
+        width = self.delta.shape[1]
+        rotary, rest = x.split([width, x.shape[-1] - width], dim=-1)
+        magnitude, gain = F.softplus(rotary.to(angles.dtype)), self.frame.gain
         if gain != 1.0:
             magnitude, rest = magnitude * gain, (rest.to(angles.dtype) * gain).to(x.dtype)
         parts = [(magnitude * angles.cos()).to(x.dtype), (magnitude * angles.sin()).to(x.dtype), rest]
         return torch.cat(parts, dim=-1)
 
-    def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        rotary = self.delta.shape[1]
-        return x[..., :rotary], x[..., rotary:]
-
-    def fused(self, dtype: torch.dtype) -> bool:
+    @property
+    def fused(self) -> bool:
         """See `zoo.encodings.terms.Product`."""
-        return self.frame.turns is not None and self.frame.turns.dtype == dtype
+        return self.frame.turns is not None
 
-    def terms(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Polar]:
+    def polar(self) -> Polar:
         """See `zoo.encodings.terms.Product`."""
         assert self.frame.turns is not None
-        delta, rest = self.delta.float(), q.shape[-1] - self.delta.shape[1]
-        cos, sin = delta.cos(), delta.sin()
-        if rest:
-            cos, sin = F.pad(cos, (0, rest), value=1.0), F.pad(sin, (0, rest))
-        phases = torch.cat([cos, sin], dim=1)
-        return self._magnitudes(q), self._magnitudes(k), Polar(self.frame.turns, phases, self.frame.gain)
-
-    def _magnitudes(self, x: Tensor) -> Tensor:
-        """Of 16-bit numbers softplus is evaluated in float32 and rounded once."""
-        rotary, rest = self._split(x)
-        magnitude = F.softplus(rotary)
-        return torch.cat([magnitude, rest], dim=-1) if rest.shape[-1] else magnitude
+        rotary, delta = self.delta.shape[1], self.delta.float()
+        rest = self.frame.turns.shape[-1] // 2 - rotary
+        return Polar(self.frame.turns, F.pad(delta, (0, rest)) if rest else delta, rotary, self.frame.gain)
 
 
 class PoPE(AttentionEncoding):
     """Logit s sum_c mu(q_c) mu(k_c) cos((r_j - r_i) theta_c + delta_hc) with mu = softplus.
 
     Magnitudes carry content alone and phases position alone (sections 3 and 4 of the paper). It folds into twice the
-    width: q [mu cos(r theta), mu sin(r theta)], k [mu cos(r theta + delta), mu sin(r theta + delta)]; our kernels take
-    magnitudes and turn them by themselves, see `zoo.encodings.terms.Polar`. In p axes every
-    axis has its own R/p channels with theta_k = base^(-k p / R) in coordinate units. Channels beyond R stay as they
-    are, signed and unrotated. The bias delta of a head's channel lies in [-2 pi, 0]: it is brought back into that range
-    after every optimiser step (`project_parameters`, which `zoo train` calls), since a clamp in the forward would stop
-    its gradient at the start. Tokens without a position have angle 0, as tokens at the origin do.
+    width: q [mu cos(r theta), mu sin(r theta)], k [mu cos(r theta + delta), mu sin(r theta + delta)]; our kernels make
+    that of q and k themselves (`zoo.encodings.terms.Polar`). In p axes every axis has its own R/p channels with
+    theta_k = base^(-k p / R) in coordinate units. Channels beyond R stay as they are, signed and unrotated. The bias
+    delta of a head's channel lies in [-2 pi, 0]: it is brought back into that range after every optimiser step
+    (`project_parameters`, which `zoo train` calls), since a clamp in the forward would stop its gradient at the start.
+    Tokens without a position have angle 0, as tokens at the origin do.
 
     Args:
         dim: Unused, part of the common signature.
@@ -153,7 +142,7 @@ class PoPE(AttentionEncoding):
         if dtype not in (torch.float16, torch.bfloat16):
             return None
         cos, sin = F.pad(angles.cos(), (0, self.rest), value=1.0), F.pad(angles.sin(), (0, self.rest))
-        return torch.cat([cos, sin], dim=-1).to(dtype)
+        return torch.cat([cos, sin], dim=-1).to(torch.float16)
 
     def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
         """Widens q and k from D to D + R; the arithmetic is float32, the result has the dtype of the input."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 __all__ = [
@@ -102,18 +101,21 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Polar:
-    """In place of q_i . k_j, gain^2 sum_c q_ic k_jc cos(a_jc - (a_ic - delta_hc)), with magnitudes for q and k.
+    """In place of q_i . k_j, gain^2 sum_c mu(q_ic) mu(k_jc) cos(a_jc - a_ic + delta_hc), mu = softplus.
 
-    A channel that is not turned has angle and phase 0.
+    Channels from `rotary` on keep mu(x) = x, angle 0 and phase 0.
 
     Attributes:
-        turns: Cosines, then sines of the angles a, (B or 1, N, 2D) in the dtype of q and k.
-        phases: Cosines, then sines of the phases delta, (H, 2D) float32; kernels have their gradient.
-        gain: What magnitudes are multiplied with.
+        turns: Cosines, then sines of the angles a, (B or 1, N, 2D) float16, whatever the dtype of q and k: it has bits
+            to spare beside bfloat16.
+        delta: Phases, (H, D) float32; kernels have their gradient.
+        rotary: Channels that are turned.
+        gain: What both sides are multiplied with.
     """
 
     turns: Tensor
-    phases: Tensor
+    delta: Tensor
+    rotary: int
     gain: float = 1.0
 
 
@@ -163,10 +165,11 @@ class Product(ABC):
     def fold(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Q and k (B, H, N, D) widened so that plain attention over them has these logits."""
 
+    @property
     @abstractmethod
-    def fused(self, dtype: torch.dtype) -> bool:
-        """Whether fused kernels have a form of it, for q and k of this dtype."""
+    def fused(self) -> bool:
+        """Whether fused kernels have a form of it: made for attention in 16 bit."""
 
     @abstractmethod
-    def terms(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Polar]:
-        """That form: q and k as they take them, as wide as before, and the rest."""
+    def polar(self) -> Polar:
+        """That form."""

@@ -116,7 +116,7 @@ def _triton(
     k, v, _ = _hide(k, v, mask)
     with _without_autocast(q.device):
         if isinstance(score, Product):
-            q, k, polar = score.terms(q, k)
+            polar = score.polar()
             return polar_attention(q, k, v, polar, scale=scale, mask=mask, causal=causal, cu_seqlens=cu_seqlens)
         terms = score.terms() if isinstance(score, FusedScore) else None
         return fused_attention(q, k, v, terms, scale=scale, mask=mask, causal=causal, cu_seqlens=cu_seqlens)

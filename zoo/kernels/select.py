@@ -126,7 +126,7 @@ def call_of(
         scored=score is not None and not isinstance(score, Product),
         folds=isinstance(score, FoldableScore) and score.foldable,
         product=isinstance(score, Product),
-        term=_term(score, q.dtype),
+        term=_term(score),
         axes=score.axes if isinstance(score, FusedScore) else 0,
         generated=score is not None and hasattr(score, "modification"),
         mask_dims=0 if mask is None else mask.dim(),
@@ -136,9 +136,9 @@ def call_of(
     )
 
 
-def _term(score: Score | Product | None, dtype: torch.dtype) -> str | None:
+def _term(score: Score | Product | None) -> str | None:
     if isinstance(score, Product):
-        return "polar" if score.fused(dtype) else None
+        return "polar" if score.fused else None
     return score.term if isinstance(score, FusedScore) else None
 
 
@@ -230,7 +230,7 @@ def _triton_problem(call: Call) -> str | None:
             return f"with {what} it takes up to {MAX_AXES} coordinate axes, these are {call.axes}"
         return f"it has no form of this position term, which it needs for {what}"
     if call.product and call.term is None:
-        return "it has no form of what stands in place of q . k, in this dtype"
+        return "it has no form of what stands in place of q . k, whose frame was made for another dtype"
     if not call.square:
         return "it takes as many queries as keys"
     return "it takes masks of keys (B, N) only" if call.mask_dims == 4 else None

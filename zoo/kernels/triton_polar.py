@@ -1,15 +1,16 @@
 """Triton kernels of attention over magnitudes at angles (PoPE), turned inside: forward, and backward without atomics.
 
-The logit of query i on key j is scale sum_c q_c k_c cos(a_jc - (a_ic - delta_hc)), from magnitudes q and k, angles a
-that all heads share, and phases delta of every head: two products, of cosines and of sines. Phases go with the query,
-whose side is made once for a tile, in float32, so that keys are turned by cosines and sines of the angles alone, made
-once per forward. A product of two 16-bit numbers that is rounded once is what float32 would make of it.
+The logit of query i on key j is scale sum_c mu(q_c) mu(k_c) cos(a_jc - (a_ic - delta_hc)), mu = softplus, from angles a
+that all heads share and phases delta of every head: two products, of cosines and of sines. Other channels than the
+first ROTARY have mu(x) = x and no angle. Phases go with the query, so that keys are turned by angles alone. All of this
+is float32 from 16-bit inputs, rounded once.
 
-Keys are turned in the loop that reads them, or before (READY) into 2D numbers of a token and head that live as long as
-the call does: once instead of once for every tile of queries.
+Queries are turned where a tile of them is read. Keys are turned once, before, into 2D numbers of a token and head that
+live as long as the call: in the loops over keys it would be done for every tile of queries (see zoo/kernels/README.md).
 
-Backward by tiles of queries gives dq and the gradients of the phases, a partial sum for every tile, and leaves the
-turned queries, 2D numbers again, for backward by tiles of keys, whose loop would else need float32 algebra.
+Backward by tiles of queries gives dq and leaves the turned queries, 2D numbers again, for backward by tiles of keys,
+which gives dk, dv and the gradients of the phases, a partial sum for every tile: a phase may as well be added to the
+angles of the keys, whose cosines and sines are at hand there.
 
 Legend: B batch, H heads, N tokens, D head width, M/N tile of queries/keys.
 """
@@ -20,148 +21,154 @@ import triton.language as tl
 
 from zoo.kernels.triton_attention import _exponentials, _hidden, _unit
 
-__all__ = ["polar_forward", "polar_keys", "polar_queries", "turn"]
+__all__ = ["polar_forward", "polar_keys", "polar_queries", "turn_keys"]
+
+
+@triton.jit
+def _softplus(x):
+    """log(1 + exp(x)) within 1e-5 of itself, on its way to 16 bit; a logarithm takes 20 instructions."""
+    e = tl.exp(-tl.abs(x))  # log(1 + e) / e by a polynomial of least relative error on [0, 1].
+    tail = ((0.101222217 - 0.0238691248 * e) * e - 0.210048631) * e + 0.325206659
+    return tl.maximum(x, 0.0) + e * ((tail * e - 0.499361362) * e + 0.999991598)
+
+
+@triton.jit
+def _magnitudes(x, ROTARY, D: tl.constexpr):
+    """Softplus of the channels that are turned, others as they are."""
+    return tl.where(tl.arange(0, D)[None, :] < ROTARY, _softplus(x), x)
+
+
+@triton.jit
+def _slopes(x, ROTARY, D: tl.constexpr):
+    """The derivative of `_magnitudes`."""
+    return tl.where(tl.arange(0, D)[None, :] < ROTARY, 1.0 / (1.0 + tl.exp(-x)), 1.0)
 
 
 @triton.jit
 def _turns(TURNS, place, ok, D: tl.constexpr):
-    """Cosines and sines of the angles of tokens, (tokens, D) each in 16 bit; 0 where not `ok`."""
+    """Cosines and sines of the angles of tokens, (tokens, D) each; 0 where not `ok`."""
     at = TURNS + place[:, None] * (2 * D) + tl.arange(0, D)[None, :]
-    return tl.load(at, mask=ok[:, None], other=0.0), tl.load(at + D, mask=ok[:, None], other=0.0)
+    cos, sin = tl.load(at, mask=ok[:, None], other=0.0), tl.load(at + D, mask=ok[:, None], other=0.0)
+    return cos.to(tl.float32), sin.to(tl.float32)
 
 
 @triton.jit
-def turn(K, TURNED, TURNS, kb, kh, kn, key_batch, H, N, D: tl.constexpr, BN: tl.constexpr):
-    """Turns a tile of keys, of whatever sample: TURNED is (B, H, N, 2D)."""
-    bh = tl.program_id(1)
-    b, h = (bh // H).to(tl.int64), bh % H
-    tokens, d = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, D)
-    ok = tokens < N
-    k = tl.load(K + b * kb + h * kh + tokens[:, None] * kn + d[None, :], mask=ok[:, None], other=0.0)
-    cos, sin = _turns(TURNS, b * key_batch + tokens, ok, D)
-    at = TURNED + (bh.to(tl.int64) * N + tokens)[:, None] * (2 * D) + d[None, :]
-    tl.store(at, k * cos, mask=ok[:, None])
-    tl.store(at + D, k * sin, mask=ok[:, None])
+def turn_keys(K, KT, TURNS, kb, kh, kn, key_batch, H, N, ROTARY, D: tl.constexpr, BN: tl.constexpr):
+    """Turns a tile of keys, of whatever sample."""
+    bh = tl.program_id(1).to(tl.int64)
+    b, h = bh // H, bh % H
+    keys, d = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64), tl.arange(0, D)
+    ok = keys < N
+    k = tl.load(K + b * kb + h * kh + keys[:, None] * kn + d[None, :], mask=ok[:, None], other=0.0)
+    cos, sin = _turns(TURNS, b * key_batch + keys, ok, D)
+    x = _magnitudes(k.to(tl.float32), ROTARY, D)
+    at = KT + (bh * N + keys)[:, None] * (2 * D) + d[None, :]
+    tl.store(at, (x * cos).to(k.dtype), mask=ok[:, None])
+    tl.store(at + D, (x * sin).to(k.dtype), mask=ok[:, None])
 
 
 @triton.jit
-def _turned_queries(q, TURNS, PHASES, h, place, ok, D: tl.constexpr):
-    """Magnitudes times cosine and sine of angle minus phase, rounded once."""
+def _turned(TURNS, PHASES, h, place, ok, D: tl.constexpr):
+    """Cosines and sines of angle minus phase."""
     cos, sin = _turns(TURNS, place, ok, D)
     phase = PHASES + h * (2 * D) + tl.arange(0, D)[None, :]
     c, z = tl.load(phase), tl.load(phase + D)
-    x = q.to(tl.float32)
-    return (x * (cos * c + sin * z)).to(q.dtype), (x * (sin * c - cos * z)).to(q.dtype)
+    return cos * c + sin * z, sin * c - cos * z
 
 
 @triton.jit
-def _turned_keys(K, TURNS, keys, places, okc, kn, D: tl.constexpr, READY: tl.constexpr, EDGE: tl.constexpr):
-    """Magnitudes times cosines and sines, (keys, D) each; where READY they are read side by side."""
-    d = tl.arange(0, D)[None, :]
-    at, turn = K + keys[:, None] * kn + d, TURNS + places[:, None] * (2 * D) + d
-    if READY:
-        if EDGE:
-            return tl.load(at, mask=okc[:, None], other=0.0), tl.load(at + D, mask=okc[:, None], other=0.0)
-        else:
-            return tl.load(at), tl.load(at + D)
+def _turned_queries(q, TURNS, PHASES, h, place, ok, ROTARY, D: tl.constexpr):
+    """Magnitudes times cosines and sines of angle minus phase."""
+    cos, sin = _turned(TURNS, PHASES, h, place, ok, D)
+    x = _magnitudes(q.to(tl.float32), ROTARY, D)
+    return (x * cos).to(q.dtype), (x * sin).to(q.dtype)
+
+
+@triton.jit
+def _rows(X, rows, ok, stride, D: tl.constexpr, EDGE: tl.constexpr):
+    """Rows of D numbers; only with EDGE may rows be not `ok`."""
+    at = X + rows[:, None] * stride + tl.arange(0, D)[None, :]
+    if EDGE:
+        return tl.load(at, mask=ok[:, None], other=0.0)
     else:
-        if EDGE:
-            k = tl.load(at, mask=okc[:, None], other=0.0)
-            cos, sin = tl.load(turn, mask=okc[:, None], other=0.0), tl.load(turn + D, mask=okc[:, None], other=0.0)
-        else:
-            k, cos, sin = tl.load(at), tl.load(turn), tl.load(turn + D)
-        return k * cos, k * sin
+        return tl.load(at)
 
 
 @triton.jit
-def _polar_tiles(
-    acc, top, total, qc, qs, first, stop, K, TURNS, V, MASK, m, start, length, key_base, b_mask, kn, vn, unit,
-    D: tl.constexpr, BN: tl.constexpr, READY: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr,
-    EDGE: tl.constexpr,
+def _forward_tiles(
+    acc, top, total, qc, qs, first, stop, KT, V, MASK, m, length, vn, unit,
+    D: tl.constexpr, BN: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """Goes over keys `first` to `stop` of the sample; only with EDGE may tiles reach beyond its end."""
-    d = tl.arange(0, D)
     for n0 in range(first, stop, BN):
         n = n0 + tl.arange(0, BN)
-        okc, keys = n < length, start + n
-        kc, ks = _turned_keys(K, TURNS, keys, key_base + keys, okc, kn, D, READY, EDGE)
-        s = tl.dot(qc, tl.trans(kc))
-        s = tl.dot(qs, tl.trans(ks), s)
-        s = _hidden(s, MASK, m, n, okc, b_mask, HAS_MASK, CAUSAL, EDGE, False)
+        ok = n < length
+        s = tl.dot(qc, tl.trans(_rows(KT, n, ok, 2 * D, D, EDGE)))
+        s = tl.dot(qs, tl.trans(_rows(KT + D, n, ok, 2 * D, D, EDGE)), s)
+        s = _hidden(s, MASK, m, n, ok, 0, HAS_MASK, CAUSAL, EDGE, False)
         p, fade, total, top = _exponentials(s, top, total, unit)
-        if EDGE:
-            v = tl.load(V + keys[:, None] * vn + d[None, :], mask=okc[:, None], other=0.0)
-        else:
-            v = tl.load(V + keys[:, None] * vn + d[None, :])
+        v = _rows(V, n, ok, vn, D, EDGE)
         acc = tl.dot(p.to(v.dtype), v, acc * fade[:, None])
     return acc, top, total
 
 
 @triton.jit
 def polar_forward(
-    Q, K, V, OUT, LSE, TURNS, PHASES, MASK, CU, TILES,
-    qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on, key_batch, mask_batch, H, N, scale,
-    D: tl.constexpr, READY: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, PACKED: tl.constexpr,
+    Q, KT, V, OUT, LSE, TURNS, PHASES, MASK, CU, TILES,
+    qb, qh, qn, vb, vh, vn, ob, oh, on, key_batch, mask_batch, H, N, ROTARY, scale,
+    D: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, PACKED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries: output and the logarithm (base 2) of the sum of exponentials."""
     unit = _unit(tl.cast(scale, tl.float32), 0)  # Compiled code hands floats over in float64.
-    bh = tl.program_id(1)
-    b, h = (bh // H).to(tl.int64), bh % H
-    start, length, m0 = 0, N, tl.program_id(0) * BM
+    bh = tl.program_id(1).to(tl.int64)
+    b, h = bh // H, bh % H
+    start, length, m0 = tl.cast(0, tl.int64), N, tl.program_id(0) * BM
     if PACKED:  # Not in a function: PyTorch takes arguments of a call for written where stores depend on its result.
         sample = tl.load(TILES + 2 * tl.program_id(0))
-        start = tl.load(CU + sample)
-        length, m0 = tl.load(CU + sample + 1) - start, tl.load(TILES + 2 * tl.program_id(0) + 1) * BM
+        start = tl.load(CU + sample).to(tl.int64)
+        length, m0 = (tl.load(CU + sample + 1) - start).to(tl.int32), tl.load(TILES + 2 * tl.program_id(0) + 1) * BM
     if m0 >= length:
         return
-    m = m0 + tl.arange(0, BM)
-    ok, tokens, d = m < length, start + m, tl.arange(0, D)
-    row = bh.to(tl.int64) * N + tokens
-    key_base = b * key_batch
-    q = tl.load(Q + b * qb + h * qh + tokens[:, None] * qn + d[None, :], mask=ok[:, None], other=0.0)
-    qc, qs = _turned_queries(q, TURNS, PHASES, h, key_base + tokens, ok, D)
+    m, d = m0 + tl.arange(0, BM), tl.arange(0, D)
+    ok, base = m < length, bh * N + start
+    q = _rows(Q + b * qb + h * qh + start * qn, m, ok, qn, D, True)
+    qc, qs = _turned_queries(q, TURNS, PHASES, h, b * key_batch + start + m, ok, ROTARY, D)
     acc = tl.zeros([BM, D], dtype=tl.float32)
     top = tl.full([BM], float("-inf"), dtype=tl.float32)
     total = tl.zeros([BM], dtype=tl.float32)
     stop = tl.minimum(length, m0 + BM) if CAUSAL else length
     full = (m0 if CAUSAL else stop) // BN * BN  # Before it no key is hidden from a query of the tile.
-    Kh, Vh = K + b * kb + h * kh, V + b * vb + h * vh
-    acc, top, total = _polar_tiles(
-        acc, top, total, qc, qs, 0, full, Kh, TURNS, Vh, MASK, m, start, length, key_base, b * mask_batch, kn, vn,
-        unit, D, BN, READY, HAS_MASK, False, False,
-    )  # fmt: skip
-    acc, top, total = _polar_tiles(
-        acc, top, total, qc, qs, full, stop, Kh, TURNS, Vh, MASK, m, start, length, key_base, b * mask_batch, kn, vn,
-        unit, D, BN, READY, HAS_MASK, CAUSAL, True,
-    )  # fmt: skip
+    Kh, Vh, Mb = KT + base * (2 * D), V + b * vb + h * vh + start * vn, MASK + b * mask_batch
+    acc, top, total = _forward_tiles(
+        acc, top, total, qc, qs, 0, full, Kh, Vh, Mb, m, length, vn, unit, D, BN, HAS_MASK, False, False
+    )
+    acc, top, total = _forward_tiles(
+        acc, top, total, qc, qs, full, stop, Kh, Vh, Mb, m, length, vn, unit, D, BN, HAS_MASK, CAUSAL, True
+    )
     seen = total > 0.0
     out = acc / tl.where(seen, total, 1.0)[:, None]
     # Infinity makes the probabilities of a row that sees nothing zero in backward.
     lse = tl.where(seen, top * unit + tl.math.log2(tl.where(seen, total, 1.0)), float("inf"))
-    tl.store(OUT + b * ob + h * oh + tokens[:, None] * on + d[None, :], out.to(OUT.dtype.element_ty), mask=ok[:, None])
-    tl.store(LSE + row, lse, mask=ok)
+    own = OUT + b * ob + h * oh + start * on
+    tl.store(own + m[:, None] * on + d[None, :], out.to(OUT.dtype.element_ty), mask=ok[:, None])
+    tl.store(LSE + base + m, lse, mask=ok)
 
 
 @triton.jit
-def _polar_query_tiles(
-    dqc, dqs, qc, qs, g, lse, sums, first, stop, K, TURNS, V, MASK, m, start, length, key_base, b_mask, kn, vn, unit,
-    D: tl.constexpr, BN: tl.constexpr, READY: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr,
-    EDGE: tl.constexpr,
+def _query_tiles(
+    dqc, dqs, qc, qs, g, lse, sums, first, stop, KT, V, MASK, m, length, vn, unit,
+    D: tl.constexpr, BN: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """Adds what keys `first` to `stop` of the sample give to the gradients of a tile of turned queries."""
-    d = tl.arange(0, D)
     for n0 in range(first, stop, BN):
         n = n0 + tl.arange(0, BN)
-        okc, keys = n < length, start + n
-        kc, ks = _turned_keys(K, TURNS, keys, key_base + keys, okc, kn, D, READY, EDGE)
-        if EDGE:
-            v = tl.load(V + keys[:, None] * vn + d[None, :], mask=okc[:, None], other=0.0)
-        else:
-            v = tl.load(V + keys[:, None] * vn + d[None, :])
+        ok = n < length
+        kc, ks = _rows(KT, n, ok, 2 * D, D, EDGE), _rows(KT + D, n, ok, 2 * D, D, EDGE)
+        v = _rows(V, n, ok, vn, D, EDGE)
         s = tl.dot(qc, tl.trans(kc))
         s = tl.dot(qs, tl.trans(ks), s)
-        s = _hidden(s, MASK, m, n, okc, b_mask, HAS_MASK, CAUSAL, EDGE, False)
+        s = _hidden(s, MASK, m, n, ok, 0, HAS_MASK, CAUSAL, EDGE, False)
         p = tl.math.exp2(s * unit - lse[:, None])
         ds = (p * (tl.dot(g, tl.trans(v)) - sums[:, None])).to(kc.dtype)
         dqc = tl.dot(ds, kc, dqc)
@@ -171,89 +178,71 @@ def _polar_query_tiles(
 
 @triton.jit
 def polar_queries(
-    Q, K, V, G, STATS, DQ, PARTS, TURNED, TURNS, PHASES, MASK, CU, TILES,
-    qb, qh, qn, kb, kh, kn, vb, vh, vn, gb, gh, gn, db, dh, dn, key_batch, mask_batch, H, N, scale,
-    D: tl.constexpr, READY: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, PACKED: tl.constexpr,
+    Q, KT, V, G, STATS, DQ, QT, TURNS, PHASES, MASK, CU, TILES,
+    qb, qh, qn, vb, vh, vn, gb, gh, gn, db, dh, dn, key_batch, mask_batch, H, N, ROTARY, scale,
+    D: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, PACKED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a tile of queries and its part of those of the phases; leaves turned queries for `polar_keys`."""
+    """Gradients of a tile of queries; leaves them turned for `polar_keys`."""
     scale = tl.cast(scale, tl.float32)  # Compiled code hands floats over in float64.
-    bh = tl.program_id(1)
-    b, h = (bh // H).to(tl.int64), bh % H
-    d = tl.arange(0, D)
-    part = PARTS + (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + bh) * (2 * D) + d
-    start, length, m0 = 0, N, tl.program_id(0) * BM
+    bh = tl.program_id(1).to(tl.int64)
+    b, h, d = bh // H, bh % H, tl.arange(0, D)
+    start, length, m0 = tl.cast(0, tl.int64), N, tl.program_id(0) * BM
     if PACKED:  # Not in a function: PyTorch takes arguments of a call for written where stores depend on its result.
         sample = tl.load(TILES + 2 * tl.program_id(0))
-        start = tl.load(CU + sample)
-        length, m0 = tl.load(CU + sample + 1) - start, tl.load(TILES + 2 * tl.program_id(0) + 1) * BM
+        start = tl.load(CU + sample).to(tl.int64)
+        length, m0 = (tl.load(CU + sample + 1) - start).to(tl.int32), tl.load(TILES + 2 * tl.program_id(0) + 1) * BM
     if m0 >= length:
-        tl.store(part, tl.zeros([D], dtype=tl.float32))
-        tl.store(part + D, tl.zeros([D], dtype=tl.float32))
         return
     m = m0 + tl.arange(0, BM)
-    ok, tokens = m < length, start + m
-    row = bh.to(tl.int64) * N + tokens
-    key_base = b * key_batch
-    place = key_base + tokens
-    at_q = Q + b * qb + h * qh + tokens[:, None] * qn + d[None, :]
-    q = tl.load(at_q, mask=ok[:, None], other=0.0)
-    g = tl.load(G + b * gb + h * gh + tokens[:, None] * gn + d[None, :], mask=ok[:, None], other=0.0)
+    ok, base, place = m < length, bh * N + start, b * key_batch + start + m
+    Qh, row = Q + b * qb + h * qh + start * qn, base + m
+    q = _rows(Qh, m, ok, qn, D, True)
+    g = _rows(G + b * gb + h * gh + start * gn, m, ok, gn, D, True)
     lse = tl.load(STATS + row * 2, mask=ok, other=float("inf"))
     sums = tl.load(STATS + row * 2 + 1, mask=ok, other=0.0)
-    qc, qs = _turned_queries(q, TURNS, PHASES, h, place, ok, D)
-    at_turned = TURNED + row[:, None] * (2 * D) + d[None, :]
-    tl.store(at_turned, qc, mask=ok[:, None])
-    tl.store(at_turned + D, qs, mask=ok[:, None])
+    qc, qs = _turned_queries(q, TURNS, PHASES, h, place, ok, ROTARY, D)
+    turned = QT + row[:, None] * (2 * D) + d[None, :]
+    tl.store(turned, qc, mask=ok[:, None])
+    tl.store(turned + D, qs, mask=ok[:, None])
     dqc, dqs = tl.zeros([BM, D], dtype=tl.float32), tl.zeros([BM, D], dtype=tl.float32)
     stop = tl.minimum(length, m0 + BM) if CAUSAL else length
     full = (m0 if CAUSAL else stop) // BN * BN  # Before it no key is hidden from a query of the tile.
-    Kh, Vh = K + b * kb + h * kh, V + b * vb + h * vh
-    dqc, dqs = _polar_query_tiles(
-        dqc, dqs, qc, qs, g, lse, sums, 0, full, Kh, TURNS, Vh, MASK, m, start, length, key_base, b * mask_batch,
-        kn, vn, _unit(scale, 0), D, BN, READY, HAS_MASK, False, False,
-    )  # fmt: skip
-    dqc, dqs = _polar_query_tiles(
-        dqc, dqs, qc, qs, g, lse, sums, full, stop, Kh, TURNS, Vh, MASK, m, start, length, key_base, b * mask_batch,
-        kn, vn, _unit(scale, 0), D, BN, READY, HAS_MASK, CAUSAL, True,
-    )  # fmt: skip
-    cos, sin = _turns(TURNS, place, ok, D)
-    phase = PHASES + h * (2 * D) + d
-    u, w = scale * (dqc * cos + dqs * sin), scale * (dqc * sin - dqs * cos)
-    dq = u * tl.load(phase)[None, :] + w * tl.load(phase + D)[None, :]
-    tl.store(DQ + b * db + h * dh + tokens[:, None] * dn + d[None, :], dq.to(q.dtype), mask=ok[:, None])
-    x = tl.load(at_q, mask=ok[:, None], other=0.0).to(tl.float32)
-    tl.store(part, tl.sum(x * u, axis=0))
-    tl.store(part + D, tl.sum(x * w, axis=0))
+    Kh, Vh, Mb = KT + base * (2 * D), V + b * vb + h * vh + start * vn, MASK + b * mask_batch
+    unit = _unit(scale, 0)
+    dqc, dqs = _query_tiles(
+        dqc, dqs, qc, qs, g, lse, sums, 0, full, Kh, Vh, Mb, m, length, vn, unit, D, BN, HAS_MASK, False, False
+    )
+    dqc, dqs = _query_tiles(
+        dqc, dqs, qc, qs, g, lse, sums, full, stop, Kh, Vh, Mb, m, length, vn, unit, D, BN, HAS_MASK, CAUSAL, True
+    )
+    cos, sin = _turned(TURNS, PHASES, h, place, ok, D)
+    dq = scale * (dqc * cos + dqs * sin)
+    dq *= _slopes(_rows(Qh, m, ok, qn, D, True).to(tl.float32), ROTARY, D)
+    own = DQ + b * db + h * dh + start * dn
+    tl.store(own + m[:, None] * dn + d[None, :], dq.to(q.dtype), mask=ok[:, None])
 
 
 @triton.jit
-def _polar_key_tiles(
-    dkc, dks, dv, kc, ks, v, first, stop, TURNED, G, STATS, MASK, base, n, okc, start, length, b_mask, gn, unit,
+def _key_tiles(
+    dkc, dks, dv, kc, ks, v, first, stop, QT, G, STATS, MASK, n, okc, length, gn, unit,
     D: tl.constexpr, BM: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """Adds what queries `first` to `stop` of the sample give to the gradients of a tile of turned keys and values.
 
     Both numbers of a row are loaded as one tile, see `zoo.kernels.triton_attention_backward`.
     """
-    d, pair = tl.arange(0, D), tl.arange(0, 2)
     for m0 in range(first, stop, BM):
         m = m0 + tl.arange(0, BM)
-        ok, tokens = m < length, start + m
-        row = base + tokens
-        at = TURNED + row[:, None] * (2 * D) + d[None, :]
+        ok = m < length
+        qc, qs = _rows(QT, m, ok, 2 * D, D, EDGE), _rows(QT + D, m, ok, 2 * D, D, EDGE)
+        g = _rows(G, m, ok, gn, D, EDGE)
+        lse, sums = tl.split(_rows(STATS, m, ok, 2, 2, EDGE))
         if EDGE:
-            qc, qs = tl.load(at, mask=ok[:, None], other=0.0), tl.load(at + D, mask=ok[:, None], other=0.0)
-            g = tl.load(G + tokens[:, None] * gn + d[None, :], mask=ok[:, None], other=0.0)
-            lse, sums = tl.split(tl.load(STATS + row[:, None] * 2 + pair[None, :], mask=ok[:, None], other=0.0))
             lse = tl.where(ok, lse, float("inf"))
-        else:
-            qc, qs = tl.load(at), tl.load(at + D)
-            g = tl.load(G + tokens[:, None] * gn + d[None, :])
-            lse, sums = tl.split(tl.load(STATS + row[:, None] * 2 + pair[None, :]))
         s = tl.dot(kc, tl.trans(qc))
         s = tl.dot(ks, tl.trans(qs), s)
-        s = _hidden(s, MASK, m, n, okc, b_mask, HAS_MASK, CAUSAL, False, True)
+        s = _hidden(s, MASK, m, n, okc, 0, HAS_MASK, CAUSAL, False, True)
         # Rows of keys beyond the sample hold anything: they meet no other row, and are not stored.
         p = tl.math.exp2(s * unit - lse[None, :])
         dv = tl.dot(p.to(g.dtype), g, dv)
@@ -265,41 +254,46 @@ def _polar_key_tiles(
 
 @triton.jit
 def polar_keys(
-    K, V, G, STATS, DK, DV, TURNED, TURNS, MASK, CU, TILES,
-    kb, kh, kn, vb, vh, vn, gb, gh, gn, db, dh, dn, key_batch, mask_batch, H, N, scale,
-    D: tl.constexpr, READY: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, PACKED: tl.constexpr,
+    K, KT, V, G, STATS, DK, DV, PARTS, QT, TURNS, MASK, CU, TILES,
+    kb, kh, kn, vb, vh, vn, gb, gh, gn, db, dh, dn, key_batch, mask_batch, H, N, ROTARY, scale,
+    D: tl.constexpr, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, PACKED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a tile of keys and values."""
+    """Gradients of a tile of keys and values, and its part of those of the phases, which are added to its angles."""
     scale = tl.cast(scale, tl.float32)  # Compiled code hands floats over in float64.
-    bh = tl.program_id(1)
-    b, h = (bh // H).to(tl.int64), bh % H
-    start, length, n0 = 0, N, tl.program_id(0) * BN
+    bh = tl.program_id(1).to(tl.int64)
+    b, h, d = bh // H, bh % H, tl.arange(0, D)
+    part = PARTS + (tl.program_id(0) * tl.num_programs(1) + bh) * D + d
+    start, length, n0 = tl.cast(0, tl.int64), N, tl.program_id(0) * BN
     if PACKED:  # Not in a function: PyTorch takes arguments of a call for written where stores depend on its result.
         sample = tl.load(TILES + 2 * tl.program_id(0))
-        start = tl.load(CU + sample)
-        length, n0 = tl.load(CU + sample + 1) - start, tl.load(TILES + 2 * tl.program_id(0) + 1) * BN
+        start = tl.load(CU + sample).to(tl.int64)
+        length, n0 = (tl.load(CU + sample + 1) - start).to(tl.int32), tl.load(TILES + 2 * tl.program_id(0) + 1) * BN
     if n0 >= length:
+        tl.store(part, tl.zeros([D], dtype=tl.float32))
         return
     n = n0 + tl.arange(0, BN)
-    okc, keys, d = n < length, start + n, tl.arange(0, D)
-    place = b * key_batch + keys
-    kc, ks = _turned_keys(K + b * kb + h * kh, TURNS, keys, place, okc, kn, D, READY, True)
-    v = tl.load(V + b * vb + h * vh + keys[:, None] * vn + d[None, :], mask=okc[:, None], other=0.0)
+    ok, base = n < length, bh * N + start
+    Kh = KT + base * (2 * D)
+    kc, ks = _rows(Kh, n, ok, 2 * D, D, True), _rows(Kh + D, n, ok, 2 * D, D, True)
+    v = _rows(V + b * vb + h * vh + start * vn, n, ok, vn, D, True)
     first = n0 // BM * BM if CAUSAL else 0
     full = tl.maximum(first, length // BM * BM)
-    Gh, base = G + b * gb + h * gh, bh.to(tl.int64) * N
+    Qh, Gh, Mb = QT + base * (2 * D), G + b * gb + h * gh + start * gn, MASK + b * mask_batch
     dkc, dks = tl.zeros([BN, D], dtype=tl.float32), tl.zeros([BN, D], dtype=tl.float32)
-    dv = tl.zeros([BN, D], dtype=tl.float32)
-    dkc, dks, dv = _polar_key_tiles(
-        dkc, dks, dv, kc, ks, v, first, full, TURNED, Gh, STATS, MASK, base, n, okc, start, length, b * mask_batch, gn,
-        _unit(scale, 0), D, BM, HAS_MASK, CAUSAL, False,
+    dv, unit = tl.zeros([BN, D], dtype=tl.float32), _unit(scale, 0)
+    dkc, dks, dv = _key_tiles(
+        dkc, dks, dv, kc, ks, v, first, full, Qh, Gh, STATS + base * 2, Mb, n, ok, length, gn, unit,
+        D, BM, HAS_MASK, CAUSAL, False,
     )  # fmt: skip
-    dkc, dks, dv = _polar_key_tiles(
-        dkc, dks, dv, kc, ks, v, full, length, TURNED, Gh, STATS, MASK, base, n, okc, start, length, b * mask_batch, gn,
-        _unit(scale, 0), D, BM, HAS_MASK, CAUSAL, True,
+    dkc, dks, dv = _key_tiles(
+        dkc, dks, dv, kc, ks, v, full, length, Qh, Gh, STATS + base * 2, Mb, n, ok, length, gn, unit,
+        D, BM, HAS_MASK, CAUSAL, True,
     )  # fmt: skip
-    cos, sin = _turns(TURNS, place, okc, D)
-    dk = scale * (dkc * cos + dks * sin)
-    tl.store(DK + b * db + h * dh + keys[:, None] * dn + d[None, :], dk.to(kc.dtype), mask=okc[:, None])
-    tl.store(DV + b * db + h * dh + keys[:, None] * dn + d[None, :], dv.to(v.dtype), mask=okc[:, None])
+    cos, sin = _turns(TURNS, b * key_batch + start + n, ok, D)
+    x = _rows(K + b * kb + h * kh + start * kn, n, ok, kn, D, True).to(tl.float32)
+    tl.store(part, scale * tl.sum((dks * cos - dkc * sin) * _magnitudes(x, ROTARY, D), axis=0))
+    dk = scale * (dkc * cos + dks * sin) * _slopes(x, ROTARY, D)
+    own = b * db + h * dh + start * dn + n[:, None] * dn + d[None, :]
+    tl.store(DK + own, dk.to(kc.dtype), mask=ok[:, None])
+    tl.store(DV + own, dv.to(v.dtype), mask=ok[:, None])
