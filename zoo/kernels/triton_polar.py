@@ -45,9 +45,9 @@ def _slopes(x, ROTARY, D: tl.constexpr):
 
 
 @triton.jit
-def _turns(TURNS, place, ok, D: tl.constexpr):
+def _turns(TURNS, rows, ok, D: tl.constexpr):
     """Cosines and sines of the angles of tokens, (tokens, D) each; 0 where not `ok`."""
-    at = TURNS + place[:, None] * (2 * D) + tl.arange(0, D)[None, :]
+    at = TURNS + rows[:, None] * (2 * D) + tl.arange(0, D)[None, :]
     cos, sin = tl.load(at, mask=ok[:, None], other=0.0), tl.load(at + D, mask=ok[:, None], other=0.0)
     return cos.to(tl.float32), sin.to(tl.float32)
 
@@ -60,7 +60,7 @@ def turn_keys(K, KT, TURNS, kb, kh, kn, key_batch, H, N, ROTARY, D: tl.constexpr
     keys, d = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64), tl.arange(0, D)
     ok = keys < N
     k = tl.load(K + b * kb + h * kh + keys[:, None] * kn + d[None, :], mask=ok[:, None], other=0.0)
-    cos, sin = _turns(TURNS, b * key_batch + keys, ok, D)
+    cos, sin = _turns(TURNS + b * key_batch * (2 * D), keys, ok, D)
     x = _magnitudes(k.to(tl.float32), ROTARY, D)
     at = KT + (bh * N + keys)[:, None] * (2 * D) + d[None, :]
     tl.store(at, (x * cos).to(k.dtype), mask=ok[:, None])
@@ -68,18 +68,18 @@ def turn_keys(K, KT, TURNS, kb, kh, kn, key_batch, H, N, ROTARY, D: tl.constexpr
 
 
 @triton.jit
-def _turned(TURNS, PHASES, h, place, ok, D: tl.constexpr):
+def _turned(TURNS, PHASES, rows, ok, D: tl.constexpr):
     """Cosines and sines of angle minus phase."""
-    cos, sin = _turns(TURNS, place, ok, D)
-    phase = PHASES + h * (2 * D) + tl.arange(0, D)[None, :]
+    cos, sin = _turns(TURNS, rows, ok, D)
+    phase = PHASES + tl.arange(0, D)[None, :]
     c, z = tl.load(phase), tl.load(phase + D)
     return cos * c + sin * z, sin * c - cos * z
 
 
 @triton.jit
-def _turned_queries(q, TURNS, PHASES, h, place, ok, ROTARY, D: tl.constexpr):
+def _turned_queries(q, TURNS, PHASES, rows, ok, ROTARY, D: tl.constexpr):
     """Magnitudes times cosines and sines of angle minus phase."""
-    cos, sin = _turned(TURNS, PHASES, h, place, ok, D)
+    cos, sin = _turned(TURNS, PHASES, rows, ok, D)
     x = _magnitudes(q.to(tl.float32), ROTARY, D)
     return (x * cos).to(q.dtype), (x * sin).to(q.dtype)
 
@@ -131,9 +131,9 @@ def polar_forward(
     if m0 >= length:
         return
     m, d = m0 + tl.arange(0, BM), tl.arange(0, D)
-    ok, base = m < length, bh * N + start
+    ok, base, Ah = m < length, bh * N + start, TURNS + (b * key_batch + start) * (2 * D)
     q = _rows(Q + b * qb + h * qh + start * qn, m, ok, qn, D, True)
-    qc, qs = _turned_queries(q, TURNS, PHASES, h, b * key_batch + start + m, ok, ROTARY, D)
+    qc, qs = _turned_queries(q, Ah, PHASES + h * (2 * D), m, ok, ROTARY, D)
     acc = tl.zeros([BM, D], dtype=tl.float32)
     top = tl.full([BM], float("-inf"), dtype=tl.float32)
     total = tl.zeros([BM], dtype=tl.float32)
@@ -195,14 +195,14 @@ def polar_queries(
     if m0 >= length:
         return
     m = m0 + tl.arange(0, BM)
-    ok, base, place = m < length, bh * N + start, b * key_batch + start + m
-    Qh, row = Q + b * qb + h * qh + start * qn, base + m
+    ok, base = m < length, bh * N + start
+    Qh, Ah, Ph = Q + b * qb + h * qh + start * qn, TURNS + (b * key_batch + start) * (2 * D), PHASES + h * (2 * D)
     q = _rows(Qh, m, ok, qn, D, True)
     g = _rows(G + b * gb + h * gh + start * gn, m, ok, gn, D, True)
-    lse = tl.load(STATS + row * 2, mask=ok, other=float("inf"))
-    sums = tl.load(STATS + row * 2 + 1, mask=ok, other=0.0)
-    qc, qs = _turned_queries(q, TURNS, PHASES, h, place, ok, ROTARY, D)
-    turned = QT + row[:, None] * (2 * D) + d[None, :]
+    lse = tl.load(STATS + base * 2 + m * 2, mask=ok, other=float("inf"))
+    sums = tl.load(STATS + base * 2 + m * 2 + 1, mask=ok, other=0.0)
+    qc, qs = _turned_queries(q, Ah, Ph, m, ok, ROTARY, D)
+    turned = QT + base * (2 * D) + m[:, None] * (2 * D) + d[None, :]
     tl.store(turned, qc, mask=ok[:, None])
     tl.store(turned + D, qs, mask=ok[:, None])
     dqc, dqs = tl.zeros([BM, D], dtype=tl.float32), tl.zeros([BM, D], dtype=tl.float32)
@@ -216,7 +216,7 @@ def polar_queries(
     dqc, dqs = _query_tiles(
         dqc, dqs, qc, qs, g, lse, sums, full, stop, Kh, Vh, Mb, m, length, vn, unit, D, BN, HAS_MASK, CAUSAL, True
     )
-    cos, sin = _turned(TURNS, PHASES, h, place, ok, D)
+    cos, sin = _turned(Ah, Ph, m, ok, D)
     dq = scale * (dqc * cos + dqs * sin)
     dq *= _slopes(_rows(Qh, m, ok, qn, D, True).to(tl.float32), ROTARY, D)
     own = DQ + b * db + h * dh + start * dn
@@ -290,10 +290,10 @@ def polar_keys(
         dkc, dks, dv, kc, ks, v, full, length, Qh, Gh, STATS + base * 2, Mb, n, ok, length, gn, unit,
         D, BM, HAS_MASK, CAUSAL, True,
     )  # fmt: skip
-    cos, sin = _turns(TURNS, b * key_batch + start + n, ok, D)
+    cos, sin = _turns(TURNS + (b * key_batch + start) * (2 * D), n, ok, D)
     x = _rows(K + b * kb + h * kh + start * kn, n, ok, kn, D, True).to(tl.float32)
     tl.store(part, scale * tl.sum((dks * cos - dkc * sin) * _magnitudes(x, ROTARY, D), axis=0))
     dk = scale * (dkc * cos + dks * sin) * _slopes(x, ROTARY, D)
-    own = b * db + h * dh + start * dn + n[:, None] * dn + d[None, :]
-    tl.store(DK + own, dk.to(kc.dtype), mask=ok[:, None])
-    tl.store(DV + own, dv.to(v.dtype), mask=ok[:, None])
+    first, own = b * db + h * dh + start * dn, n[:, None] * dn + d[None, :]
+    tl.store(DK + first + own, dk.to(kc.dtype), mask=ok[:, None])
+    tl.store(DV + first + own, dv.to(v.dtype), mask=ok[:, None])
