@@ -99,11 +99,21 @@ def test_the_choice_on_cuda(monkeypatch):
         select(call(**pape, mask_dims=4))
     with kernels.use("dense"), pytest.raises(ConfigError, match="additive scores"):
         select(call())
+    pope = {"product": True, "term": "polar"}
+    for change in ({}, {"gradients": True}, {"packed": True}, {"causal": True, "mask_dims": 2}):
+        found = select(call(**pope, **change))
+        assert (found.backend, found.method) == ("triton", "inside")
+    for change in ({"mask_dims": 4}, {"square": False}, {"term": None}):
+        assert select(call(**{**pope, **change})) == kernels.Choice("sdpa", "fold", "default")
+    with kernels.use("eager"):
+        assert select(call(**pope)).method == "fold"
+    with kernels.use("triton"), pytest.raises(ConfigError, match="for another dtype"):
+        select(call(product=True))
 
 
 def test_the_choice_on_a_cpu():
     x = torch.randn(2, 15, DIM, dtype=torch.bfloat16)
-    for name, method in (("alibi", "rows"), ("pape", "fold"), ("rope", "plain")):
+    for name, method in (("alibi", "rows"), ("pape", "fold"), ("pope", "fold"), ("rope", "plain")):
         with torch.no_grad(), kernels.trace() as choices:
             CoordinateAttention(DIM, 2, 2, name).bfloat16()(x, GRID)
         assert (choices[0].backend, choices[0].method) == ("sdpa", method)
@@ -167,6 +177,16 @@ def test_explain_tells_inference_from_training(monkeypatch):
     assert str(found).startswith("triton (rows): an additive score")
     found = kernels.explain("table", device="cuda", training=True)
     assert found.choice.backend == "dense" and "needs for gradients" in found.others["triton"]
+
+
+def test_explain_says_how_pope_runs(monkeypatch):
+    found = kernels.explain("pope", device="cpu")
+    assert (found.choice.backend, found.choice.method) == ("sdpa", "fold") and found.call.term == "polar"
+    assert kernels.explain("pope", device="cpu", dtype=torch.float32).call.term is None
+    monkeypatch.setattr(sys.modules["zoo.kernels.select"], "shapes_problem", lambda *_: None)
+    found = kernels.explain("pope", device="cuda", training=True)
+    assert str(found).startswith("triton (inside): q and k are turned inside")
+    assert found.others["dense"].startswith("cannot: ") and "wider q and k" in found.others["sdpa"]
 
 
 def test_explain_refuses_what_does_not_exist():

@@ -128,7 +128,17 @@ def lookhere(q, k, v, values, heads):
 def packed(q, k, v, offsets):
     return run(q, k, v, *[None] * 7, offsets, 0.25, 0, 0, 0, 2, *end)[0]
 
+turns, delta = torch.zeros(1, N, 2 * D, dtype=torch.float16), content(H, D, dtype=torch.float32)
+
+def pope(q, k, v, turns, delta, mask):
+    return operators.polar_attention(q, k, v, turns, delta, mask, None, D, 0.25, False)[0]
+
+def pope_packed(q, k, v, turns, delta, offsets):
+    return operators.polar_attention(q, k, v, turns, delta, None, offsets, D, 0.25, False)[0]
+
 print(json.dumps({
+    "pope": written(pope, q, k, v, turns, delta, mask),
+    "pope packed": written(pope_packed, *(content(1, H, N, D) for _ in range(3)), turns, delta, offsets),
     "pape": written(pape, q, k, v, m, t, keys, values, mask),
     "lookhere": written(lookhere, q, k, v, values, heads),
     "packed": written(packed, *(content(1, H, N, D) for _ in range(3)), offsets),
@@ -153,7 +163,10 @@ def test_compiled_code_knows_what_kernels_write():
     """PyTorch reads it off the kernels; where it cannot tell, it copies all that they take, and training fails."""
     pytest.importorskip("triton")
     plain = [["OUT", "LSE"], ["STATS"], ["DQ"], ["DK", "DV"]]
+    polar = [["KT"], plain[0], ["KT"], plain[1], ["DQ", "QT"], ["DK", "DV", "PARTS"]]
     expected = {
+        "pope": polar,
+        "pope packed": polar,
         "pape": [*plain[:2], ["DQ", "DA", "DLINEAR", "QC"], plain[3]],
         "lookhere": plain,
         "packed": plain,
@@ -172,8 +185,9 @@ from triton.compiler import ASTSource
 from zoo.kernels.triton_attention import forward
 from zoo.kernels.triton_attention_backward import backward_keys, backward_queries
 from zoo.kernels.triton_attention_rows import forward_rows
+from zoo.kernels.triton_polar import polar_forward, polar_keys, polar_queries
 
-NARROW = ("Q", "K", "V", "OUT", "G", "DQ", "DK", "DV", "QC", "KC")
+NARROW = ("Q", "K", "V", "OUT", "G", "DQ", "DK", "DV", "QC", "KC", "TURNS", "KT", "QT")
 CONSTANTS = {
     "D": 16, "W": 16, "inexact": 3, "HAS_LINEAR": True, "KIND": 1, "AXES": 2, "ORDER": 2, "FIELDS": False,
     "BORDER": 0.0, "HAS_KNOWN": False, "HAS_MASK": False, "CAUSAL": False, "PACKED": False, "BM": 16, "BN": 16,
@@ -183,14 +197,14 @@ def instructions(kernel):
     constants = {name: CONSTANTS[name] for name in kernel.arg_names if name in CONSTANTS}
     signature = dict.fromkeys(kernel.arg_names, "i32") | dict.fromkeys(constants, "constexpr")
     for name in kernel.arg_names:
-        if name.isupper() and name not in constants and name not in ("H", "M", "N", "POWERS", "POWERS_HIGH"):
+        if name.isupper() and name not in constants and name not in ("H", "M", "N", "ROTARY", "POWERS", "POWERS_HIGH"):
             signature[name] = "*fp16" if name in NARROW else "*fp32"
     signature["scale"] = "fp64"
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(name),): x for name, x in constants.items()}, {})
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 1})
     return compiled.asm["ptx"].count(".f64")
 
-kernels = (forward, backward_queries, backward_keys, forward_rows)
+kernels = (forward, backward_queries, backward_keys, forward_rows, polar_forward, polar_queries, polar_keys)
 print(json.dumps({kernel.__name__: instructions(kernel) for kernel in kernels}))
 """
 
@@ -200,7 +214,8 @@ def test_a_scale_in_float64_leaves_the_rest_in_float32():
     """Inductor hands floats over so: the forward kernels would not compile, the others run in float64."""
     pytest.importorskip("triton")
     found = run_without_a_device(COMPILE)
-    assert set(found) == {"forward", "backward_queries", "backward_keys", "forward_rows"}
+    attention = {"forward", "backward_queries", "backward_keys", "forward_rows"}
+    assert set(found) == attention | {"polar_forward", "polar_queries", "polar_keys"}
     assert all(count <= 4 for count in found.values()), found  # The argument, and its conversion.
 
 
@@ -247,7 +262,8 @@ class TestOnCuda:
 
     @pytest.mark.parametrize("inline", [False, True])
     @pytest.mark.parametrize(
-        ("name", "training"), [("pape", True), ("pape", False), ("alibi", True), ("kerple", False)]
+        ("name", "training"),
+        [("pape", True), ("pape", False), ("pope", True), ("pope", False), ("alibi", True), ("kerple", False)],
     )
     def test_compiled_code_equals_eager_code_at_two_sizes(self, name, training, inline, monkeypatch):
         monkeypatch.setattr(launch, "_INLINE", inline)
@@ -300,8 +316,9 @@ class TestOnCuda:
                     exact = logits.softmax(dim=-1) @ v.double()
                     assert (out.double() - exact).norm() <= 0.003 * exact.norm()
 
-    def test_eager_code_in_a_cuda_graph(self):
-        attention, coords = layer("pape"), coordinates.grid(7, 7, device="cuda")
+    @pytest.mark.parametrize("name", ["pape", "pope"])
+    def test_eager_code_in_a_cuda_graph(self, name):
+        attention, coords = layer(name), coordinates.grid(7, 7, device="cuda")
         x = torch.randn(2, 49, 128, device="cuda", dtype=torch.bfloat16)
         with torch.no_grad():
             attention(x, coords)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.extendable import Extendable
+from zoo.encodings.terms import Product
 from zoo.errors import ConfigError
 
 __all__ = ["AttentionEncoding", "Frame", "NoEncoding", "Score", "TokenEncoding", "number_option"]
@@ -120,7 +121,7 @@ class AttentionEncoding(Extendable, nn.Module, ABC):
 
     def encode_attention(
         self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, frame: Frame, scale: float
-    ) -> tuple[Tensor, Tensor, Tensor, Score | None]:
+    ) -> tuple[Tensor, Tensor, Tensor, Score | Product | None]:
         """q, k, v and the score, each as the kind of the frame has it; arguments as in the methods above.
 
         After attention, the output of kind group goes through `transform_output`.

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
-from zoo.encodings.base import AttentionEncoding, Frame, number_option
+from zoo.encodings.base import AttentionEncoding, Frame, Score, number_option
 from zoo.encodings.rotary import ladder, make_positions
+from zoo.encodings.terms import Polar, Product
 from zoo.errors import ConfigError
 
 __all__ = ["PoPE"]
@@ -20,18 +21,61 @@ __all__ = ["PoPE"]
 @dataclass(frozen=True)
 class _Angles(Frame):
     values: Tensor  # (B or 1, 1, N, R)
+    turns: Tensor | None  # See `Polar`; where attention runs in 16 bit.
     gain: float
+
+
+@dataclass(frozen=True)
+class _PolarProduct(Product):
+    """Magnitudes turned by angles: folded into twice the width, or turned by the kernel."""
+
+    frame: _Angles
+    delta: Tensor  # (H, R)
+
+    @property
+    def requires_grad(self) -> bool:
+        """See `zoo.encodings.terms.Product`."""
+        return self.delta.requires_grad
+
+    def fold(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """See `PoPE.fold`."""
+        angles = self.frame.values
+        with torch.autocast(q.device.type, enabled=False):
+            phases = angles + self.delta.to(angles.dtype).unsqueeze(1)
+            return self._widened(q, angles), self._widened(k, phases)
+
+    def _widened(self, x: Tensor, angles: Tensor) -> Tensor:
+        width = self.delta.shape[1]
+        rotary, rest = x.split([width, x.shape[-1] - width], dim=-1)
+        magnitude, gain = F.softplus(rotary.to(angles.dtype)), self.frame.gain
+        if gain != 1.0:
+            magnitude, rest = magnitude * gain, (rest.to(angles.dtype) * gain).to(x.dtype)
+        parts = [(magnitude * angles.cos()).to(x.dtype), (magnitude * angles.sin()).to(x.dtype), rest]
+        return torch.cat(parts, dim=-1)
+
+    @property
+    def fused(self) -> bool:
+        """See `zoo.encodings.terms.Product`."""
+        return self.frame.turns is not None
+
+    def polar(self) -> Polar:
+        """See `zoo.encodings.terms.Product`."""
+        assert self.frame.turns is not None
+        rotary, delta = self.delta.shape[1], self.delta.float()
+        rest = self.frame.turns.shape[-1] // 2 - rotary
+        return Polar(self.frame.turns, F.pad(delta, (0, rest)) if rest else delta, rotary, self.frame.gain)
 
 
 class PoPE(AttentionEncoding):
     """Logit s sum_c mu(q_c) mu(k_c) cos((r_j - r_i) theta_c + delta_hc) with mu = softplus.
 
     Magnitudes carry content alone and phases position alone (sections 3 and 4 of the paper). It folds into twice the
-    width: q [mu cos(r theta), mu sin(r theta)], k [mu cos(r theta + delta), mu sin(r theta + delta)]. In p axes every
-    axis has its own R/p channels with theta_k = base^(-k p / R) in coordinate units. Channels beyond R stay as they
-    are, signed and unrotated. The bias delta of a head's channel lies in [-2 pi, 0]: it is brought back into that range
-    after every optimiser step (`project_parameters`, which `zoo train` calls), since a clamp in the forward would stop
-    its gradient at the start. Tokens without a position have angle 0, as tokens at the origin do.
+    width: q [mu cos(r theta), mu sin(r theta)], k [mu cos(r theta + delta), mu sin(r theta + delta)]; our kernels make
+    that of q and k themselves (`zoo.encodings.terms.Polar`). In p axes every axis has its own R/p channels with
+    theta_k = base^(-k p / R) in coordinate units. Channels beyond R stay as they are, signed and unrotated. The bias
+    delta of a head's channel lies in [-2 pi, 0]: it is brought back into that range after every optimiser step
+    (`project_parameters`, which `zoo train` calls), since a clamp in the forward would stop its gradient at the start.
+    Tokens without a position have angle 0, as tokens at the origin do.
 
     Args:
         dim: Unused, part of the common signature.
@@ -66,7 +110,11 @@ class PoPE(AttentionEncoding):
         if phase_init not in ("zero", "uniform"):
             raise ConfigError(f"encoding option 'phase_init' must be 'zero' or 'uniform', got {phase_init!r:.80}")
         self.base = number_option("base", base, low=1.0001, high=1e9)
-        self.rotary, self.phase_init = self.per_axis * coord_dim, phase_init
+        self.rotary, self.rest, self.phase_init = (
+            self.per_axis * coord_dim,
+            head_dim - self.per_axis * coord_dim,
+            phase_init,
+        )
         self.delta = nn.Parameter(torch.empty(num_heads, self.rotary))
         self.reset_parameters()
 
@@ -87,23 +135,28 @@ class PoPE(AttentionEncoding):
         values = make_positions(self.extended(coords, dtype), dtype).values
         theta = ladder(self.base, self.per_axis, values).expand(coords.axes, -1)
         theta = self.multiplied(theta, [self.base] * coords.axes, coords)
-        return _Angles("fold", (values.unsqueeze(-1) * theta).flatten(-2).unsqueeze(1), self.gain(coords.axes))
+        angles = (values.unsqueeze(-1) * theta).flatten(-2)
+        return _Angles("fold", angles.unsqueeze(1), self._turns(angles, dtype), self.gain(coords.axes))
+
+    def _turns(self, angles: Tensor, dtype: torch.dtype) -> Tensor | None:
+        if dtype not in (torch.float16, torch.bfloat16):
+            return None
+        cos, sin = F.pad(angles.cos(), (0, self.rest), value=1.0), F.pad(angles.sin(), (0, self.rest))
+        return torch.cat([cos, sin], dim=-1).to(torch.float16)
 
     def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
         """Widens q and k from D to D + R; the arithmetic is float32, the result has the dtype of the input."""
-        assert isinstance(frame, _Angles)
-        angles = frame.values
-        with torch.autocast(q.device.type, enabled=False):
-            phases = angles + self.delta.to(angles.dtype).unsqueeze(1)
-            return self._polar(q, angles, frame.gain), self._polar(k, phases, frame.gain)
+        return self._product(frame).fold(q, k)
 
-    def _polar(self, x: Tensor, angles: Tensor, gain: float) -> Tensor:
-        rotary, rest = x.split([self.rotary, x.shape[-1] - self.rotary], dim=-1)
-        magnitude = F.softplus(rotary.to(angles.dtype))
-        if gain != 1.0:
-            magnitude, rest = magnitude * gain, (rest.to(angles.dtype) * gain).to(x.dtype)
-        parts = [(magnitude * angles.cos()).to(x.dtype), (magnitude * angles.sin()).to(x.dtype), rest]
-        return torch.cat(parts, dim=-1)
+    def encode_attention(
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, frame: Frame, scale: float
+    ) -> tuple[Tensor, Tensor, Tensor, Score | Product | None]:
+        """q, k and v as they are, and what stands in place of q . k, which `zoo.kernels.attend` folds or turns."""
+        return q, k, v, self._product(frame)
+
+    def _product(self, frame: Frame) -> _PolarProduct:
+        assert isinstance(frame, _Angles)
+        return _PolarProduct(frame, self.delta)
 
     def no_weight_decay(self) -> set[str]:
         """Decay would pull phases to 0, an end of their range."""

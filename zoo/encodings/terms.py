@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["Columns", "Distances", "FoldableScore", "FusedScore", "Matrix", "Parabolas", "Terms"]
+__all__ = [
+    "Columns",
+    "Distances",
+    "FoldableScore",
+    "FusedScore",
+    "Matrix",
+    "Parabolas",
+    "Polar",
+    "Product",
+    "Terms",
+]
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,26 @@ class Matrix:
     first: int = 0
 
 
+@dataclass(frozen=True)
+class Polar:
+    """In place of q_i . k_j, gain^2 sum_c mu(q_ic) mu(k_jc) cos(a_jc - a_ic + delta_hc), mu = softplus.
+
+    Channels from `rotary` on keep mu(x) = x, angle 0 and phase 0.
+
+    Attributes:
+        turns: Cosines, then sines of the angles a, (B or 1, N, 2D) float16, whatever the dtype of q and k: it has bits
+            to spare beside bfloat16.
+        delta: Phases, (H, D) float32; kernels have their gradient.
+        rotary: Channels that are turned.
+        gain: What both sides are multiplied with.
+    """
+
+    turns: Tensor
+    delta: Tensor
+    rotary: int
+    gain: float = 1.0
+
+
 Terms = Columns | Parabolas | Distances
 
 
@@ -121,3 +151,25 @@ class FoldableScore(ABC):
     @abstractmethod
     def fold(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Q and k (B, H, N, D) widened so that plain attention over them has the score."""
+
+
+class Product(ABC):
+    """What stands in place of q . k in the logits; the softmax scale stays that of D."""
+
+    @property
+    @abstractmethod
+    def requires_grad(self) -> bool:
+        """Whether it has parameters that want a gradient."""
+
+    @abstractmethod
+    def fold(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Q and k (B, H, N, D) widened so that plain attention over them has these logits."""
+
+    @property
+    @abstractmethod
+    def fused(self) -> bool:
+        """Whether fused kernels have a form of it: made for attention in 16 bit."""
+
+    @abstractmethod
+    def polar(self) -> Polar:
+        """That form."""

@@ -15,13 +15,14 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.encodings.base import Score, algebra_dtype
 from zoo.encodings.distance import DifferenceScore
-from zoo.encodings.terms import FoldableScore, FusedScore, Matrix
+from zoo.encodings.terms import FoldableScore, FusedScore, Matrix, Product
 from zoo.errors import ConfigError, DataError
 from zoo.kernels.flex import flex
 from zoo.kernels.fused import fused_attention
 from zoo.kernels.lattice import lattice_attention
+from zoo.kernels.polar import polar_attention
 from zoo.kernels.rows import attention_rows
-from zoo.kernels.select import Call, record, select
+from zoo.kernels.select import call_of, record, select
 
 __all__ = ["attend", "attention_weights", "call_of"]
 
@@ -39,7 +40,7 @@ def attend(
     *,
     scale: float,
     mask: Tensor | None = None,
-    score: Score | None = None,
+    score: Score | Product | None = None,
     causal: bool = False,
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
@@ -54,7 +55,7 @@ def attend(
         scale: Softmax scale: that of the content width, never of a widened Dqk.
         mask: Bool, True where a key is visible: (B, Nk) for padding, or (B or 1, H or 1, Nq, Nk).
         score: Additive position term: folded into q and k, evaluated inside a kernel, or for blocks of query rows in
-            float32, so that no N x N tensor of it is kept.
+            float32, so that no N x N tensor of it is kept. Or what stands in place of q k^T: folded, or made inside.
         causal: Query i sees keys 0..i; needs Nq = Nk.
         cu_seqlens: Offsets (S + 1,) of samples packed along N, with B = 1: each attends to itself alone.
 
@@ -73,45 +74,17 @@ def attend(
     if not torch.compiler.is_compiling():
         record(choice)
     if choice.backend == "triton" and choice.method == "rows":
-        assert score is not None
+        assert score is not None and not isinstance(score, Product)
         return _triton_rows(q, k, v, scale, mask, score, causal)
     if choice.backend == "triton":
         return _triton(q, k, v, scale, mask, score, causal, cu_seqlens)
     with _without_autocast(q.device):
         if choice.method == "fold":
             q, k, score = _folded(q, k, score)
+        assert not isinstance(score, Product)
         if cu_seqlens is not None:
             return _packed(choice.backend, q, k, v, scale, mask, score, causal, cu_seqlens)
         return _run(choice.backend, q, k, v, scale, mask, score, causal)
-
-
-def call_of(
-    q: Tensor, k: Tensor, v: Tensor, score: Score | None, mask: Tensor | None, causal: bool, packed: bool
-) -> Call:
-    """What the choice of a kernel goes by."""
-    return Call(
-        device=q.device,
-        dtype=q.dtype,
-        width=q.shape[-1],
-        value_width=v.shape[-1],
-        square=q.shape[2] == k.shape[2],
-        scored=score is not None,
-        folds=isinstance(score, FoldableScore) and score.foldable,
-        term=score.term if isinstance(score, FusedScore) else None,
-        axes=score.axes if isinstance(score, FusedScore) else 0,
-        generated=score is not None and hasattr(score, "modification"),
-        mask_dims=0 if mask is None else mask.dim(),
-        causal=causal,
-        packed=packed,
-        gradients=torch.is_grad_enabled() and (any(x.requires_grad for x in (q, k, v)) or _learns(score)),
-    )
-
-
-def _learns(score: Score | None) -> bool:
-    """Whether a gradient of a score that our kernels have no form of is asked for, where none of q, k and v is."""
-    if score is None or (isinstance(score, FusedScore) and score.term is not None):
-        return False  # Those that they have a form of look for themselves.
-    return score.bias(slice(0, 1)).requires_grad
 
 
 def _without_autocast(device: torch.device) -> contextlib.AbstractContextManager[None]:
@@ -121,9 +94,9 @@ def _without_autocast(device: torch.device) -> contextlib.AbstractContextManager
     return contextlib.nullcontext()
 
 
-def _folded(q: Tensor, k: Tensor, score: Score | None) -> tuple[Tensor, Tensor, Score | None]:
+def _folded(q: Tensor, k: Tensor, score: Score | Product | None) -> tuple[Tensor, Tensor, Score | None]:
     """Folds the score into q and k, where it can be."""
-    if isinstance(score, FoldableScore) and score.foldable:
+    if isinstance(score, Product) or (isinstance(score, FoldableScore) and score.foldable):
         return *score.fold(q, k), None
     return q, k, score
 
@@ -134,7 +107,7 @@ def _triton(
     v: Tensor,
     scale: float,
     mask: Tensor | None,
-    score: Score | None,
+    score: Score | Product | None,
     causal: bool,
     cu_seqlens: Tensor | None,
 ) -> Tensor:
@@ -142,6 +115,9 @@ def _triton(
         _check_packed(q, mask, cu_seqlens)
     k, v, _ = _hide(k, v, mask)
     with _without_autocast(q.device):
+        if isinstance(score, Product):
+            polar = score.polar()
+            return polar_attention(q, k, v, polar, scale=scale, mask=mask, causal=causal, cu_seqlens=cu_seqlens)
         terms = score.terms() if isinstance(score, FusedScore) else None
         return fused_attention(q, k, v, terms, scale=scale, mask=mask, causal=causal, cu_seqlens=cu_seqlens)
 
@@ -193,7 +169,7 @@ def attention_weights(
     *,
     scale: float,
     mask: Tensor | None = None,
-    score: Score | None = None,
+    score: Score | Product | None = None,
     causal: bool = False,
 ) -> Tensor:
     """The attention matrix itself, (B, H, Nq, Nk) in float32 or wider, under the same rules as `attend`."""

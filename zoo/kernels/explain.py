@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from zoo.kernels.select import FORCIBLE, Call, Choice, problem, select
+from zoo.kernels.select import FORCIBLE, Call, Choice, call_of, problem, select
 
 __all__ = ["Explanation", "explain"]
 
@@ -78,7 +78,6 @@ def explain(
     """
     from zoo.attention import CoordinateAttention
     from zoo.coordinates import Coordinates
-    from zoo.kernels.dispatch import call_of
 
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"

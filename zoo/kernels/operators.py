@@ -21,11 +21,13 @@ from zoo.kernels import (
     triton_attention_backward,
     triton_attention_rows,
     triton_coefficients,
+    triton_polar,
 )
+from zoo.kernels import polar as _polar
 from zoo.kernels import rows as _rows
 from zoo.kernels.launch import register
 
-__all__ = ["attention", "attention_rows", "coefficients"]
+__all__ = ["attention", "attention_rows", "coefficients", "polar_attention"]
 
 
 def _digest(*modules: ModuleType) -> str:
@@ -35,11 +37,12 @@ def _digest(*modules: ModuleType) -> str:
 # PyTorch keeps compiled code on disk by the names of operators and not by what they are taken apart into: code that an
 # earlier version left there must not run for this one.
 _VERSION = _digest(
-    _coefficients, fused, launch, plans, _rows, triton_attention, triton_attention_backward, triton_attention_rows,
-    triton_coefficients,
+    _coefficients, fused, launch, plans, _polar, _rows, triton_attention, triton_attention_backward,
+    triton_attention_rows, triton_coefficients, triton_polar,
 )  # fmt: skip
 
 attention = register(fused.OPERATION, torch.library.triton_op, f"zoo::attention_{_VERSION}")
 coefficients = register(_coefficients.OPERATION, torch.library.triton_op, f"zoo::coefficients_{_VERSION}")
+polar_attention = register(_polar.OPERATION, torch.library.triton_op, f"zoo::polar_attention_{_VERSION}")
 attention_rows: Any = torch.library.triton_op(f"zoo::attention_rows_{_VERSION}", _rows.rows, mutates_args=())
 attention_rows.register_fake(_rows.fake_rows)

@@ -15,11 +15,11 @@ from torch import Tensor
 from zoo.kernels.launch import PLANS, Layout, Plan, strides_of
 
 __all__ = [
-    "COLUMNS", "DISTANCES", "MATRIX", "PARABOLAS", "PLAIN", "Layouts", "Operands", "Settings", "Tiling",
-    "backward_plans", "forward_plan", "pointers", "tiling",
+    "COLUMNS", "DISTANCES", "MATRIX", "PARABOLAS", "PLAIN", "POLAR", "Layouts", "Operands", "Settings", "Tiling",
+    "backward_plans", "forward_plan", "packed_tiles", "pointers", "stats_plan", "tiling",
 ]  # fmt: skip
 
-PLAIN, COLUMNS, PARABOLAS, DISTANCES, MATRIX = range(5)
+PLAIN, COLUMNS, PARABOLAS, DISTANCES, MATRIX, POLAR = range(6)
 
 # q, k, v, coefficients and linear term of the query side, key columns, coordinates, which are known, numbers of heads,
 # mask and offsets of samples.
@@ -31,12 +31,19 @@ Settings = tuple[float, int, int, int, int, float, bool]
 
 @dataclass(frozen=True)
 class Tiling:
-    """Queries and keys of a tile, warps of a program, and stages of the software pipeline."""
+    """Queries and keys of a tile, warps of a program, stages of the software pipeline, and a bound on registers."""
 
     queries: int
     keys: int
     warps: int
     stages: int
+    registers: int | None = None
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Options of Triton's compiler."""
+        bound = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"num_warps": self.warps, "num_stages": self.stages, **bound}
 
 
 def tiling(kernel: str, width: int, kind: int) -> Tiling:
@@ -44,6 +51,8 @@ def tiling(kernel: str, width: int, kind: int) -> Tiling:
 
     Differences of coordinates and tiles of a bias take registers, so those kinds have smaller tiles.
     """
+    if kind == POLAR:
+        return (_WIDE_POLAR_TILINGS if width == 128 else _POLAR_TILINGS)[kernel]
     if kind in (PARABOLAS, DISTANCES, MATRIX) or width == 128:
         return Tiling(64, 64, 4, 2)
     return _TILINGS[kernel]
@@ -55,6 +64,17 @@ _TILINGS = {
     "forward": Tiling(128, 64, 8, 3),
     "queries": Tiling(64, 32, 4, 3),
     "keys": Tiling(64, 64, 4, 3),
+}
+# They spill nothing (sm_90, Triton 3.6). Making the side of the query takes more registers than the loops.
+_POLAR_TILINGS = {
+    "forward": Tiling(128, 64, 8, 3, registers=128),
+    "queries": Tiling(64, 32, 4, 3, registers=168),
+    "keys": Tiling(64, 64, 4, 3),
+}
+_WIDE_POLAR_TILINGS = {
+    "forward": Tiling(64, 32, 4, 2),
+    "queries": Tiling(64, 32, 8, 2),
+    "keys": Tiling(32, 64, 8, 2),
 }
 
 
@@ -96,8 +116,7 @@ def _plan(kernel: str, device: int, operands: Layouts, others: tuple[Layout, ...
     }
     block = shape.keys if kernel == "keys" else shape.queries
     tiles = -(-tokens // block) if cu_seqlens is None else tokens // block + cu_seqlens[0] - 1
-    options = {"num_warps": shape.warps, "num_stages": shape.stages}
-    return Plan(functions[kernel], (tiles, batch * count, 1), arguments, options, device)
+    return Plan(functions[kernel], (tiles, batch * count, 1), arguments, shape.options, device)
 
 
 def _pieces(operands: Layouts) -> int:
@@ -123,25 +142,29 @@ def backward_plans(
         gradients: Those of dq and dk.
         settings: All else.
     """
+    dq, dk = gradients
+    queries = _plan("queries", device, operands, (grad, dq), settings)
+    return stats_plan(device, out, grad), queries, _plan("keys", device, operands, (grad, dk), settings)
+
+
+def stats_plan(device: int, out: Layout, grad: Layout) -> Plan:
+    """The launch over rows, from layouts of the output and of its gradient."""
     from zoo.kernels.triton_attention import row_stats
 
     batch, heads, tokens, width = out[0]
     arguments = {"H": heads, "N": tokens, "D": width, "BM": 128, **strides_of("og", out, grad)}
-    stats = Plan(row_stats, (-(-tokens // 128), batch * heads, 1), arguments, {}, device)
-    dq, dk = gradients
-    queries = _plan("queries", device, operands, (grad, dq), settings)
-    return stats, queries, _plan("keys", device, operands, (grad, dk), settings)
+    return Plan(row_stats, (-(-tokens // 128), batch * heads, 1), arguments, {}, device)
 
 
 def pointers(kernel: str, operands: Operands, kind: int) -> list[Tensor]:
     """Tensors of the term and the mask, and the tiles of packed samples; q for those that are not there."""
     q, cu_seqlens = operands[0], operands[-1]
     assert q is not None
-    tiles = (None, None) if cu_seqlens is None else (cu_seqlens, _tiles(kernel, q, kind, cu_seqlens))
+    tiles = (None, None) if cu_seqlens is None else (cu_seqlens, packed_tiles(kernel, q, kind, cu_seqlens))
     return [q if x is None else x for x in (*operands[3:-1], *tiles)]
 
 
-def _tiles(kernel: str, q: Tensor, kind: int, cu: Tensor) -> Tensor:
+def packed_tiles(kernel: str, q: Tensor, kind: int, cu: Tensor) -> Tensor:
     """For packed samples: (sample, tile within it) of every program; computed without a wait."""
     shape = tiling(kernel, q.shape[-1], kind)
     block = shape.keys if kernel == "keys" else shape.queries

@@ -88,5 +88,4 @@ def _plan(
     values |= strides_of("qkvoa", *operands)
     values |= {"a" + axis: 0 for axis, size in zip("bh", operands[4][0], strict=False) if size == 1}  # Shared.
     values |= {"D": width, "HAS_MASK": mask is not None, "CAUSAL": causal, "BM": shape.queries, "BN": shape.keys}
-    options = {"num_warps": shape.warps, "num_stages": shape.stages}
-    return Plan(forward_rows, (-(-count // shape.queries), batch * heads, 1), values, options, device)
+    return Plan(forward_rows, (-(-count // shape.queries), batch * heads, 1), values, shape.options, device)

@@ -8,11 +8,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from zoo.encodings.base import Score
+from zoo.encodings.terms import FoldableScore, FusedScore, Product
 from zoo.errors import ConfigError
 from zoo.kernels.fused import MAX_AXES, shapes_problem
 
-__all__ = ["BACKENDS", "FORCIBLE", "Call", "Choice", "forced", "problem", "record", "select", "trace", "use"]
+__all__ = [
+    "BACKENDS",
+    "FORCIBLE",
+    "Call",
+    "Choice",
+    "call_of",
+    "forced",
+    "problem",
+    "record",
+    "select",
+    "trace",
+    "use",
+]
 
 # They run anything anywhere: `eager` is the oracle (any dtype, materialises N x N), `sdpa` is torch's fused attention.
 BACKENDS = ("eager", "sdpa")
@@ -32,7 +47,7 @@ class Choice:
         backend: A name of `FORCIBLE`.
         method: `"plain"` for one call of a fused kernel, `"fold"` for one over q and k widened by the position term,
             `"rows"` for blocks of query rows whose additive score is made in float32 and given to the kernel,
-            `"inside"` for a score evaluated between the two products.
+            `"inside"` for a score evaluated between the two products, or q and k turned by the kernel.
         reason: Why this backend.
     """
 
@@ -53,6 +68,7 @@ class Call:
         square: As many queries as keys.
         scored: There is an additive score.
         folds: It can be folded into q and k.
+        product: Something stands in place of q . k (`zoo.encodings.terms.Product`).
         term: The form in which our kernels evaluate it (`zoo.encodings.terms`), `None` for none.
         axes: Coordinate axes of the term.
         generated: FlexAttention can generate a kernel for it.
@@ -69,6 +85,7 @@ class Call:
     square: bool = True
     scored: bool = False
     folds: bool = False
+    product: bool = False
     term: str | None = None
     axes: int = 0
     generated: bool = False
@@ -94,6 +111,44 @@ class Call:
         Not for gradients in 16 bit: they would be rounded before the terms of the curvature's gradient cancel.
         """
         return self.folds and not (self.gradients and self.narrow)
+
+
+def call_of(
+    q: Tensor, k: Tensor, v: Tensor, score: Score | Product | None, mask: Tensor | None, causal: bool, packed: bool
+) -> Call:
+    """What the choice of a kernel goes by."""
+    return Call(
+        device=q.device,
+        dtype=q.dtype,
+        width=q.shape[-1],
+        value_width=v.shape[-1],
+        square=q.shape[2] == k.shape[2],
+        scored=score is not None and not isinstance(score, Product),
+        folds=isinstance(score, FoldableScore) and score.foldable,
+        product=isinstance(score, Product),
+        term=_term(score),
+        axes=score.axes if isinstance(score, FusedScore) else 0,
+        generated=score is not None and hasattr(score, "modification"),
+        mask_dims=0 if mask is None else mask.dim(),
+        causal=causal,
+        packed=packed,
+        gradients=torch.is_grad_enabled() and (any(x.requires_grad for x in (q, k, v)) or _learns(score)),
+    )
+
+
+def _term(score: Score | Product | None) -> str | None:
+    if isinstance(score, Product):
+        return "polar" if score.fused else None
+    return score.term if isinstance(score, FusedScore) else None
+
+
+def _learns(score: Score | Product | None) -> bool:
+    """Whether a gradient of a score that our kernels have no form of is asked for, where none of q, k and v is."""
+    if score is None or (isinstance(score, FusedScore) and score.term is not None):
+        return False  # Those that they have a form of look for themselves.
+    if isinstance(score, Product):
+        return score.requires_grad
+    return score.bias(slice(0, 1)).requires_grad
 
 
 def _check(name: str) -> str:
@@ -174,6 +229,8 @@ def _triton_problem(call: Call) -> str | None:
         if call.term is not None:
             return f"with {what} it takes up to {MAX_AXES} coordinate axes, these are {call.axes}"
         return f"it has no form of this position term, which it needs for {what}"
+    if call.product and call.term is None:
+        return "it has no form of what stands in place of q . k, whose frame was made for another dtype"
     if not call.square:
         return "it takes as many queries as keys"
     return "it takes masks of keys (B, N) only" if call.mask_dims == 4 else None
@@ -193,6 +250,8 @@ def select(call: Call) -> Choice:
     if _triton_problem(call) is None:
         if call.packed:
             return Choice("triton", _method("triton", call), "packed samples without padding")
+        if call.product:
+            return Choice("triton", "inside", "q and k are turned inside, and stay narrow in memory")
         if call.scored and call.evaluated:
             return Choice("triton", "inside", "the position term is evaluated inside: exact, and q and k stay narrow")
         if call.scored and not call.to_fold:
@@ -203,6 +262,8 @@ def select(call: Call) -> Choice:
 
 
 def _method(backend: str, call: Call) -> str:
+    if call.product:
+        return "inside" if backend == "triton" else "fold"
     if not call.scored:
         return "plain"
     if backend == "triton" and not call.evaluated:

@@ -218,6 +218,31 @@ def _unit(scale, KIND: tl.constexpr):
 
 
 @triton.jit
+def _hidden(
+    s, MASK, m, n, okc, b_mask, HAS_MASK: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr, T: tl.constexpr
+):
+    """Minus infinity for keys that a query does not see."""
+    if HAS_MASK:
+        seen = tl.load(MASK + b_mask + n, mask=okc, other=0) != 0
+        s = tl.where(_across(seen, T), s, float("-inf"))
+    elif EDGE:
+        s = tl.where(_across(okc, T), s, float("-inf"))
+    if CAUSAL:
+        s = tl.where(_spread(m, T) >= _across(n, T), s, float("-inf"))
+    return s
+
+
+@triton.jit
+def _exponentials(s, top, total, unit):
+    """Of the logits of further keys: with their sums, what earlier sums are to be multiplied by, and the new maxima."""
+    new = tl.maximum(top, tl.max(s, axis=1))
+    base = tl.where(new == float("-inf"), 0.0, new)  # A row that sees nothing so far.
+    p = tl.math.exp2(s * unit - (base * unit)[:, None])
+    fade = tl.math.exp2((top - base) * unit)
+    return p, fade, total * fade + tl.sum(p, axis=1), new
+
+
+@triton.jit
 def _logits(
     s, A, R, KNOWN, HEADS, MASK, h, arow, m, rows, ok, n, cols, okc, b_mask, scale,
     KIND: tl.constexpr, AXES: tl.constexpr, ORDER: tl.constexpr, FIELDS: tl.constexpr, BORDER: tl.constexpr,
@@ -235,14 +260,7 @@ def _logits(
             s += LOG2E * tl.load(A + arow[:, None] + n[None, :], mask=okc[None, :], other=0.0)
         else:
             s += LOG2E * tl.load(A + arow[:, None] + n[None, :])
-    if HAS_MASK:
-        seen = tl.load(MASK + b_mask + n, mask=okc, other=0) != 0
-        s = tl.where(_across(seen, T), s, float("-inf"))
-    elif EDGE:
-        s = tl.where(_across(okc, T), s, float("-inf"))
-    if CAUSAL:
-        s = tl.where(_spread(m, T) >= _across(n, T), s, float("-inf"))
-    return s
+    return _hidden(s, MASK, m, n, okc, b_mask, HAS_MASK, CAUSAL, EDGE, T)
 
 
 @triton.jit
@@ -273,17 +291,12 @@ def _attend_tiles(
             s, A, R, KNOWN, HEADS, MASK, h, arow, m, rows, ok, n, key_base + keys, okc, b_mask, scale,
             KIND, AXES, ORDER, FIELDS, BORDER, HAS_KNOWN, HAS_MASK, CAUSAL, EDGE, False,
         )  # fmt: skip
-        new = tl.maximum(top, tl.max(s, axis=1))
-        base = tl.where(new == float("-inf"), 0.0, new)  # A row that sees nothing so far.
-        p = tl.math.exp2(s * unit - (base * unit)[:, None])
-        fade = tl.math.exp2((top - base) * unit)
-        total = total * fade + tl.sum(p, axis=1)
+        p, fade, total, top = _exponentials(s, top, total, unit)
         if EDGE:
             v = tl.load(V + keys[:, None] * vn + d[None, :], mask=okc[:, None], other=0.0)
         else:
             v = tl.load(V + keys[:, None] * vn + d[None, :])
         acc = tl.dot(p.to(v.dtype), v, acc * fade[:, None])
-        top = new
     return acc, top, total
 
 
