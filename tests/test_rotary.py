@@ -8,9 +8,10 @@ from rotary_reference import OPTIONS, PLANE, ROTARY, ROTATIONS, fitting_axes, sk
 
 from zoo import ConfigError, coordinates
 from zoo.attention import CoordinateAttention
+from zoo.bench.timing import recorded
 from zoo.coordinates import Coordinates
 from zoo.encodings.rope import convert_layout
-from zoo.encodings.rope_generators import skew
+from zoo.encodings.rope_generators import skew, turn
 from zoo.encodings.rope_mixed import random_rotations
 from zoo.kernels import attention_weights
 
@@ -336,3 +337,50 @@ def test_skew_fills_rows_below_the_diagonal():
 def test_bad_options_are_explained(name, axes, options, message):
     with pytest.raises(ConfigError, match=message):
         block(name, axes, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_turns_are_matrix_exponentials_of_any_norm(dtype, size):
+    torch.manual_seed(0)
+    norms = torch.tensor([0.0, 1e-6, 0.1, 0.25, 0.5, 1.0, 10.0, 1e3], dtype=dtype).view(-1, 1, 1)
+    entries = torch.randn(len(norms), 16, size * (size - 1) // 2, dtype=dtype)
+    generators = skew(norms * entries, size)
+    found, exact = turn(generators), torch.linalg.matrix_exp(generators.double())
+    rounding = torch.finfo(dtype).eps * (1 + generators.abs().sum(-1).amax(-1))  # An angle cannot be held better.
+    assert ((found.double() - exact).abs().amax((-2, -1)) <= 8 * rounding).all()
+    unit = torch.eye(size, dtype=dtype).expand_as(found)
+    assert ((found @ found.mT - unit).abs().amax((-2, -1)) <= 8 * rounding).all()
+
+
+def test_turns_have_the_gradient_of_matrix_exponentials():
+    torch.manual_seed(0)
+    entries = torch.randn(5, 6, dtype=torch.float64).mul(3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda entries: turn(skew(entries, 4)), (entries,))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["comrope-ld", "liere", "string"])
+def test_cuda_graphs_hold_learned_generators(name):
+    torch.manual_seed(0)
+    attention = CoordinateAttention(64, 2, 2, name).cuda()
+    coords, x = coordinates.grid(4, 5, device="cuda"), torch.randn(2, 20, 64, device="cuda")
+
+    made = []
+
+    def step():
+        for parameter in attention.parameters():
+            parameter.grad = None
+        out = attention(x, coords)
+        out.square().sum().backward()
+        made[:] = [out.detach(), *(p.grad for p in attention.parameters() if p.grad is not None)]
+
+    step()
+    expected = [one.clone() for one in made]
+    replay = recorded(step, "cuda")
+    for one in made:
+        one.zero_()
+    replay()
+    assert len(made) > 3
+    torch.testing.assert_close(made, expected)

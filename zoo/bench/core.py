@@ -9,6 +9,7 @@ import contextlib
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from zoo.bench.timing import precision
 from zoo.bench.workloads import Workload
 from zoo.encodings import create
 from zoo.encodings.base import AttentionEncoding, Frame, Score
+from zoo.encodings.terms import Product
 from zoo.kernels import Choice, attend, select, use
 from zoo.kernels.dispatch import call_of
 
@@ -90,9 +92,7 @@ class Core:
         with torch.inference_mode(not self.train), self._context:
             self.frame = self.encoding.frame(coords, inputs.dtype)
         self.choice = self._choose()
-        self._function: Callable[..., Tensor] = core_function(
-            self.encoding, self.frame, self.scale, coords.cu_seqlens
-        )
+        self._function: Callable[..., Tensor] = core_function(self.encoding, self.frame, self.scale, coords.cu_seqlens)
         if compiled:
             self._function = _compiled(self._function, f"{encoding}_{kernel}_{step}")
 
@@ -142,7 +142,8 @@ class Attend(Core):
     def __init__(self, inputs: Inputs, encoding: str, kernel: str | None, step: str, compiled: bool) -> None:
         super().__init__(inputs, encoding, kernel, step, compiled=False)
         with torch.inference_mode(not self.train), self._context:
-            q, k, v, score = self.encoding.encode_attention(*self.tensors, self.frame, self.scale)
+            x, q, k, v = self.tensors
+            q, k, v, score = self.encoding.encode_attention(x, q, k, v, self.frame, self.scale)
         fields = {} if score is None else vars(score)
         made = {name: x for name, x in fields.items() if isinstance(x, Tensor) and x.requires_grad}
         self.tensors = tuple(x.detach().requires_grad_(self.train) for x in (q, k, v, *made.values()))
@@ -170,12 +171,14 @@ def core_function(
 
 
 def _attend_function(
-    score: Score | None, names: tuple[str, ...], scale: float, cu_seqlens: Tensor | None
+    score: Score | Product | None, names: tuple[str, ...], scale: float, cu_seqlens: Tensor | None
 ) -> Callable[..., Tensor]:
     """Attention as a function of q, k, v and the named fields of a score."""
 
     def function(q: Tensor, k: Tensor, v: Tensor, *made: Tensor) -> Tensor:
-        own = score if score is None or not made else replace(score, **dict(zip(names, made, strict=True)))
+        own: Any = score
+        if made:  # Of a dataclass, as all scores with fields made of content are.
+            own = replace(own, **dict(zip(names, made, strict=True)))
         return attend(q, k, v, scale=scale, score=own, cu_seqlens=cu_seqlens)
 
     return function

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from zoo.cli.bench_tables import how, known, number, print_attention, print_goals, print_table, step_name
 
 __all__ = ["bench"]
 
@@ -28,10 +30,6 @@ Graphs = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Write the whole result to this JSON file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")]
-
-
-# Columns of words; others hold numbers.
-_WORDS = ("encoding", "kernel", "runs", "model")
 
 
 @bench.command("predict")
@@ -66,7 +64,7 @@ def predict(
     labels = {"predict": "whole path", "forward": "network alone"}
     cells = [[labels[key], f"{t['median_ms']:.1f}", f"{t['p90_ms']:.1f}"] for key, t in result["timings"].items()]
     title = f"{name}, {columns} x {rows} px, {dtype}, one picture"
-    _print_table(title, ["", "median (ms)", "90 % (ms)"], cells, result["environment"])
+    print_table(title, ["", "median (ms)", "90 % (ms)"], cells, result["environment"])
 
 
 @bench.command("block")
@@ -120,15 +118,15 @@ def block(
             f"{row['p90_ms']:.2f}",
             f"{row['ratio']:.2f}",
             f"{row['frame_ms']:.2f}",
-            _number(row["memory_ratio"], ".2f"),
+            number(row["memory_ratio"], ".2f"),
         ]
         for row in result["rows"]
     ]
     what = "attention" if attention else "block"
-    title = f"{what}, {_step(train)}, width {dim}, {heads} heads, {dtype}{_how(compiled, graphs)}"
+    title = f"{what}, {step_name(train)}, width {dim}, {heads} heads, {dtype}{how(compiled, graphs)}"
     heading = ["tokens", "batch", "encoding", "median (ms)", "90 % (ms)", "time / none", "frame (ms)", "memory / none"]
-    _print_table(title, *_known(heading, cells), result["environment"])
-    _print_goals(result)
+    print_table(title, *known(heading, cells), result["environment"])
+    print_goals(result)
 
 
 @bench.command("attention")
@@ -192,8 +190,8 @@ def attention(
     if as_json:
         print(json.dumps(result, indent=2))
     else:
-        _print_attention(result)
-        _print_goals(result, otherwise=f"no goal of this project is for such a run: they are for {CONDITIONS}")
+        print_attention(result)
+        print_goals(result, otherwise=f"no goal of this project is for such a run: they are for {CONDITIONS}")
     if out is not None:  # Last: a disk that is full must not cost the numbers.
         _write(out, result)
     if plot is not None:
@@ -249,119 +247,72 @@ def model(
                 f"{row['median_ms']:.1f}",
                 f"{row['p90_ms']:.1f}",
                 f"{row['ratio']:.2f}",
-                _number(row["memory_mib"], ",.0f"),
-                _number(row["memory_ratio"], ".2f"),
+                number(row["memory_mib"], ",.0f"),
+                number(row["memory_ratio"], ".2f"),
             ]
             for row in result["rows"]
         ]
         heading = ["size", "batch", "model", "parameters (M)", "images/s", "median (ms)", "90 % (ms)", "time / timm"]
         heading += ["memory (MiB)", "memory / timm"]
-        title = f"classifiers, {_step(train)}, {dtype}{_how(compiled, graphs)}"
-        _print_table(title, *_known(heading, cells), result["environment"])
-        _print_goals(result)
+        title = f"classifiers, {step_name(train)}, {dtype}{how(compiled, graphs)}"
+        print_table(title, *known(heading, cells), result["environment"])
+        print_goals(result)
     if out is not None:
         _write(out, result)
 
 
-def _print_attention(result: dict[str, Any]) -> None:
-    for step in ("inference", "train"):
-        rows = [row for row in result["rows"] if row[step]]
-        if not rows:
-            continue
-        cells = []
-        for row in rows:
-            figures, errors = row[step], row[step]["errors"] or {}
-            qkv = [errors[name] for name in ("dq", "dk", "dv") if errors.get(name) is not None]
-            cells.append(
-                [
-                    row["workload"],
-                    str(row["batch"]),
-                    row["encoding"],
-                    row["kernel"],
-                    figures["runs"],
-                    f"{figures['median_ms']:.2f}",
-                    f"{figures['p90_ms']:.2f}",
-                    f"{figures['ratio']:.2f}",
-                    f"{figures['alone_ratio']:.2f}",
-                    f"{figures['tflops']:.3g}",
-                    _number(figures["memory_mib"], ",.0f"),
-                    _number(figures["memory_ratio"], ".2f"),
-                    _number(errors.get("output"), ".1e"),
-                    _number(max(qkv, default=None), ".1e"),
-                    _number(errors.get("parameters"), ".1e"),
-                ]
-            )
-        heading = [
-            "tokens",
-            "batch",
-            "encoding",
-            "kernel",
-            "runs",
-            "median (ms)",
-            "90 % (ms)",
-            "time / none",
-            "attention alone / none",
-            "TFLOP/s",
+@bench.command("tiles")
+def tiles(
+    encoding: Annotated[str, typer.Option(help="Position encoding that our kernels run, or none.")] = "pape",
+    kernel: Annotated[str, typer.Option(help="forward, or of backward: queries or keys.")] = "forward",
+    tiles: Annotated[
+        str, typer.Option(help="Comma-separated QUERIESxKEYSxWARPSxSTAGES, and xREGISTERS if they are bounded.")
+    ] = "128x64x8x3,128x64x4x3,64x64x4x3",
+    grids: Annotated[str, typer.Option(help="Sides of square token grids; a class token is added.")] = "14,32,64",
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 12,
+    head_dim: Annotated[int, typer.Option(help="Width of a head.")] = 64,
+    batch: Batch = None,
+    device: Device = None,
+    dtype: Dtype = "bfloat16",
+    repeats: Repeats = 15,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Time attention with one Triton kernel in other tiles, from CUDA graphs: to choose tiles for another GPU."""
+    from zoo.bench.block import parse_grids, parse_names
+    from zoo.bench.tiles import measure, parse_tiles
+    from zoo.cli.eval import _write
+
+    parse_names(encoding)
+    result = measure(
+        encoding=encoding,
+        kernel=kernel,
+        tiles=parse_tiles(tiles),
+        grids=parse_grids(grids),
+        heads=heads,
+        head_dim=head_dim,
+        batch=batch,
+        device=device,
+        dtype=dtype,
+        repeats=repeats,
+    )
+    if as_json:
+        print(json.dumps(result, indent=2))
+    else:
+        cells = [
+            [
+                f"{row['grid']} x {row['grid']} + 1",
+                str(row["batch"]),
+                row["tiles"],
+                number(row["median_ms"], ".3f"),
+                number(row["p90_ms"], ".3f"),
+                number(row["ratio"], ".3f") or "does not compile",
+            ]
+            for row in result["rows"]
         ]
-        heading += ["memory (MiB)", "memory / none", "error", "of dq, dk, dv", "of weights"]
-        how = f"{result['dtype']}{_how(result['compiled'], result['graphs'])}"
-        title = f"attention core, {_step(step == 'train')}, {result['heads']} heads of {result['head_dim']}, {how}"
-        _print_table(title, *_known(heading, cells), result["environment"])
-    _print_refused(result["rows"])
-
-
-def _print_refused(rows: list[dict[str, Any]]) -> None:
-    """One line for each reason: all encodings that a kernel refuses for it, on all workloads alike."""
-    encodings: dict[tuple[str, str, str], list[str]] = {}
-    for row in rows:
-        if row["refused"]:
-            why = row["refused"].partition("cannot run this call: ")[2] or row["refused"]
-            encodings.setdefault((row["kernel"], why, row["workload"]), []).append(row["encoding"])
-    workloads: dict[tuple[str, str, str], list[str]] = {}
-    for (kernel, why, workload), names in encodings.items():
-        workloads.setdefault((kernel, ", ".join(names), why), []).append(workload)
-    for (kernel, refused, why), where in workloads.items():
-        print(f"not run with {kernel}: {refused} ({', '.join(where)}): {why}")
-
-
-def _print_goals(result: dict[str, Any], otherwise: str = "") -> None:
-    for goal in result["goals"]:
-        met = "met" if goal["met"] else "not met"
-        print(f"goal for pape: {goal['goal']} at most {goal['limit']:.2f}; measured {goal['measured']:.3f}: {met}")
-    if not result["goals"] and otherwise:
-        print(otherwise)
-
-
-def _how(compiled: bool, graphs: bool) -> str:
-    return (", compiled" if compiled else "") + (", CUDA graphs" if graphs else "")
-
-
-def _step(train: bool) -> str:
-    return "train step" if train else "inference"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else f"{value:{form}}"
-
-
-def _known(heading: list[str], cells: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Leaves out columns without a figure: peak memory is only known on CUDA, for example."""
-    kept = [index for index in range(len(heading)) if any(row[index] for row in cells)]
-    return [heading[index] for index in kept], [[row[index] for index in kept] for row in cells]
-
-
-def _print_table(title: str, heading: list[str], cells: list[list[str]], made: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for index, name in enumerate(heading):
-        table.add_column(name, justify="left" if index == 0 or name in _WORDS else "right")
-    for row in cells:
-        table.add_row(*row)
-    console = Console()
-    if not console.is_terminal:  # A file has no width: wide enough that no cell wraps.
-        console = Console(width=200)
-    console.print(table)
-    used = f"CUDA {made['cuda']}" if made["cuda"] else f"{made['threads']} threads"
-    print(f"{made['device']}, PyTorch {made['torch']}, {used}, Python {made['python']}")
+        heading = ["tokens", "batch", "tiles", "median (ms)", "90 % (ms)", "time / own tiles"]
+        step = step_name(result["step"] == "train")
+        title = f"attention alone, {step}, {encoding}, kernel {kernel}, {dtype}, CUDA graphs"
+        print_table(title, heading, cells, result["environment"])
+    if out is not None:
+        _write(out, result)

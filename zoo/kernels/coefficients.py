@@ -9,7 +9,6 @@ c = p(p+1)/2 quadratic numbers, R = m + 2p rows of weights of a head.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from torch import Tensor
 from zoo.encodings.quadratic import rounded
 from zoo.errors import DataError
 from zoo.kernels.fused import shapes_problem
-from zoo.kernels.launch import PLANS, Operation, Plan, eager, inlines, ordinary, planned, register, traced
+from zoo.kernels.launch import Operation, Plan, eager, inlines, kept, ordinary, planned, register, traced
 from zoo.kernels.select import BACKENDS, forced
 
 __all__ = ["MAX_PARABOLAS", "fused_coefficients_problem", "kernel_dtype", "quadratic_coefficients"]
@@ -151,7 +150,7 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-@functools.lru_cache(maxsize=PLANS)
+@kept
 def _plan(
     kernel: str, device: int, dtype: torch.dtype, tokens: int, channels: int, heads: int, rows: int, parabolas: int,
     c: int, linear: int,

@@ -10,6 +10,7 @@ A kernel is reached in one of three ways:
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from collections.abc import Callable
@@ -28,8 +29,10 @@ __all__ = [
     "Operation",
     "Plan",
     "eager",
+    "forget",
     "inlines",
     "interpreted",
+    "kept",
     "layout",
     "ordinary",
     "planned",
@@ -154,7 +157,7 @@ def strides_of(letters: str, *layouts: Layout) -> dict[str, int]:
 
 
 class Planner(Protocol[Made_co]):
-    """A function with a `functools.lru_cache` that makes one or more plans."""
+    """A function that makes one or more plans, which `kept` keeps."""
 
     @property
     def __wrapped__(self) -> Callable[..., Made_co]:
@@ -164,6 +167,22 @@ class Planner(Protocol[Made_co]):
     def __call__(self, *key: Any) -> Made_co:
         """What is planned for a kind of call."""
         ...
+
+
+_kept: list[Any] = []
+
+
+def kept(planner: Callable[..., Any]) -> Any:
+    """Keeps what a function plans for the last `PLANS` kinds of calls."""
+    cached = functools.lru_cache(maxsize=PLANS)(planner)
+    _kept.append(cached)
+    return cached
+
+
+def forget() -> None:
+    """Drops all plans, since what they were made from has changed."""
+    for cached in _kept:
+        cached.cache_clear()
 
 
 def planned(planner: Planner[Made_co], like: Tensor, *key: Any) -> Made_co:

@@ -5,18 +5,21 @@ Legend: B batch, H heads, N tokens, D head width, p coordinate axes, S packed sa
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from zoo.kernels.launch import PLANS, Layout, Plan, strides_of
+from zoo.kernels.launch import Layout, Plan, forget, kept, strides_of
 
 __all__ = [
     "COLUMNS", "DISTANCES", "MATRIX", "PARABOLAS", "PLAIN", "POLAR", "Layouts", "Operands", "Settings", "Tiling",
     "backward_plans", "forward_plan", "packed_tiles", "pointers", "stats_plan", "tiling",
+    "trying",
 ]  # fmt: skip
 
 PLAIN, COLUMNS, PARABOLAS, DISTANCES, MATRIX, POLAR = range(6)
@@ -51,11 +54,28 @@ def tiling(kernel: str, width: int, kind: int) -> Tiling:
 
     Differences of coordinates and tiles of a bias take registers, so those kinds have smaller tiles.
     """
+    if kernel in _tried:
+        return _tried[kernel]
     if kind == POLAR:
         return (_WIDE_POLAR_TILINGS if width == 128 else _POLAR_TILINGS)[kernel]
     if kind in (PARABOLAS, DISTANCES, MATRIX) or width == 128:
         return Tiling(64, 64, 4, 2)
     return _TILINGS[kernel]
+
+
+_tried: dict[str, Tiling] = {}
+
+
+@contextlib.contextmanager
+def trying(kernel: str, tiles: Tiling) -> Iterator[None]:
+    """Launches a kernel in other tiles while the context is open, whatever the width and term: to measure them."""
+    forget()
+    _tried[kernel] = tiles
+    try:
+        yield
+    finally:
+        del _tried[kernel]
+        forget()
 
 
 # The fastest of those tried on an H200 with columns at 64 x 64 tokens, and within a tenth at 14 x 14 and 32 x 32; see
@@ -125,10 +145,10 @@ def _pieces(operands: Layouts) -> int:
     return 16 if keys is None else keys[0][-1]
 
 
-forward_plan = functools.lru_cache(maxsize=PLANS)(functools.partial(_plan, "forward"))
+forward_plan = kept(functools.partial(_plan, "forward"))
 
 
-@functools.lru_cache(maxsize=PLANS)
+@kept
 def backward_plans(
     device: int, operands: Layouts, out: Layout, grad: Layout, gradients: tuple[Layout, Layout], settings: Settings
 ) -> tuple[Plan, Plan, Plan]:

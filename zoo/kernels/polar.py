@@ -5,7 +5,6 @@ Legend: B batch, H heads, N tokens, D head width, S packed samples.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +15,12 @@ from zoo.encodings.terms import Polar
 from zoo.kernels import plans
 from zoo.kernels.fused import check_scale, rows_first
 from zoo.kernels.launch import (
-    PLANS,
     Layout,
     Operation,
     Plan,
     eager,
     inlines,
+    kept,
     layout,
     ordinary,
     planned,
@@ -145,13 +144,13 @@ def _pointers(kernel: str, q: Tensor, mask: Tensor | None, cu_seqlens: Tensor | 
     return [q if x is None else x for x in (mask, cu_seqlens, tiles)]
 
 
-@functools.lru_cache(maxsize=PLANS)
+@kept
 def _forward_plans(device: int, operands: Layouts, out: Layout, settings: Settings) -> tuple[Plan, Plan]:
     """The launches that turn keys, and over tiles of queries."""
     return _turn_plan(device, operands, settings), _plan("forward", device, operands, {"o": out}, settings)
 
 
-@functools.lru_cache(maxsize=PLANS)
+@kept
 def _backward_plans(
     device: int, operands: Layouts, out: Layout, grad: Layout, gradients: tuple[Layout, Layout], settings: Settings
 ) -> tuple[Plan, Plan, Plan, Plan]:

@@ -5,7 +5,6 @@ Legend: B batch, H heads, M query rows of the block, N keys, D head width.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from zoo.encodings.terms import Matrix
 from zoo.errors import ConfigError
 from zoo.kernels import plans
 from zoo.kernels.fused import check_scale, rows_first
-from zoo.kernels.launch import PLANS, Layout, Plan, inlines, layout, ordinary, planned, strides_of
+from zoo.kernels.launch import Layout, Plan, inlines, kept, layout, ordinary, planned, strides_of
 
 __all__ = ["attention_rows", "fake_rows", "rows"]
 
@@ -76,7 +75,7 @@ _operator = torch.library.custom_op("zoo::attention_rows", rows, mutates_args=()
 _operator.register_fake(fake_rows)
 
 
-@functools.lru_cache(maxsize=PLANS)
+@kept
 def _plan(
     device: int, operands: tuple[Layout, ...], mask: Layout | None, scale: float, first: int, causal: bool
 ) -> Plan:
