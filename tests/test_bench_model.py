@@ -141,6 +141,9 @@ def test_the_model_goal_is_that_of_the_released_network(monkeypatch: pytest.Monk
     class Run:
         parameters = 1
 
+        def __call__(self) -> None:
+            pass
+
     monkeypatch.setattr(bench, "_Run", lambda *_, **__: Run())
     monkeypatch.setattr(bench, "interleaved", fake_timings)
     judged = bench.measure(models=[TIMM, "pape-vit-b-in1k"], sizes=[224, 512], **SMALL)["goals"]
@@ -179,3 +182,23 @@ def test_compiling_afresh_has_room_for_all_alternatives() -> None:
     assert torch._dynamo.config.recompile_limit == before
     with timing.compile_afresh(False):
         assert torch._dynamo.config.recompile_limit == before
+
+
+def test_a_model_that_fails_costs_no_other_figure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = bench._Run.__call__
+
+    def fail(self: bench._Run) -> torch.Tensor:
+        if self.parameters < 1e6:
+            raise RuntimeError("expected scalar type BFloat16\nbut found Float")
+        return call(self)
+
+    monkeypatch.setattr(bench._Run, "__call__", fail)
+    rows = {row["model"]: row for row in bench.measure(models=[TIMM, ZOO], sizes=[32], **SMALL)["rows"]}
+    assert rows[TIMM]["ratio"] == 1.0 and rows[TIMM]["refused"] is None
+    assert "but found Float" in rows[ZOO]["refused"] and "\n" not in rows[ZOO]["refused"]
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "model", "--models", f"{TIMM},{ZOO}", "--sizes", "32", "--device", "cpu", "--repeats", "1"])
+    assert not stop.value.code
+    assert f"not run: {ZOO} at 32 px: expected scalar type" in capsys.readouterr().out

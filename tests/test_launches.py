@@ -233,7 +233,7 @@ def test_powers_are_two_numbers_of_32_bits():
 class OnCuda(torch.nn.Module):
     """Says whether a call on a CUDA tensor would be inlined."""
 
-    is_cuda = True
+    is_cuda, requires_grad = True, False
 
     def forward(self, x):
         return x + 1 if inlines(self) else x
@@ -242,14 +242,31 @@ class OnCuda(torch.nn.Module):
 def test_compiled_code_launches_kernels_and_exported_programs_do_not(monkeypatch):
     monkeypatch.setattr(launch, "_INTERPRETED", False)
     x = torch.zeros(2)
-    monkeypatch.setattr(launch, "_INLINE", False)
-    assert not torch.compile(OnCuda(), backend="eager", fullgraph=True)(x).any()
-    torch.compiler.reset()
-    monkeypatch.setattr(launch, "_INLINE", True)
-    assert not OnCuda()(x).any()
-    assert torch.compile(OnCuda(), backend="eager", fullgraph=True)(x).all()
+    for setting, expected in ((False, (False, False)), (True, (True, True)), (None, (True, False))):
+        monkeypatch.setattr(launch, "_INLINE", setting)
+        torch.compiler.reset()
+        module = OnCuda()
+        assert not module(x).any()
+        for module.requires_grad, inlined in zip((False, True), expected, strict=True):
+            torch.compiler.reset()
+            assert torch.compile(module, backend="eager", fullgraph=True)(x).any().item() is inlined
+        with torch.no_grad():
+            torch.compiler.reset()
+            assert torch.compile(module, backend="eager", fullgraph=True)(x).any().item() is expected[0]
     for strict in (False, True):
         assert not torch.export.export(OnCuda(), (x,), strict=strict).module()(x).any()
+
+
+def test_compilers_do_not_take_two_outputs_for_one():
+    """They would keep one, and copy what kernels wrote to it."""
+    from torch._functorch.compile_utils import fx_graph_cse
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    outputs = make_fx(lambda q: (fused.rows_first(q), fused.rows_first(q)), select_decomp_table())
+    traced = outputs(torch.zeros(2, 3, 5, 16))
+    nodes = fx_graph_cse(traced.graph).nodes
+    assert sum("empty" in str(node.target) for node in nodes) == 2
 
 
 def layer(name, dtype=torch.bfloat16):
@@ -270,7 +287,7 @@ class TestOnCuda:
         torch.compiler.reset()
         attention = layer(name)
         compiled = torch.compile(attention, fullgraph=True, dynamic=True)
-        for index, side in enumerate((7, 12)):
+        for index, side in enumerate((9, 12)):  # Not within one tile of tokens, which is compiled for itself.
             coords = coordinates.grid(side, side, device="cuda").with_prefix(1)
             x = torch.randn(2, side * side + 1, 128, device="cuda", dtype=torch.bfloat16)
             found = []
@@ -290,8 +307,7 @@ class TestOnCuda:
             for a, b in zip(*found, strict=True):
                 assert b.isfinite().all() and (a - b).norm() <= 0.02 * a.norm() + 1e-3
 
-    def test_compiled_code_launches_kernels_itself(self, monkeypatch):
-        monkeypatch.setattr(launch, "_INLINE", True)
+    def test_compiled_code_launches_kernels_itself(self):
         torch.compiler.reset()
         from torch._inductor.utils import run_and_get_code
 

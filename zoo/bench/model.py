@@ -23,8 +23,9 @@ from zoo.bench.timing import (
     recorded,
     threads,
 )
-from zoo.errors import ConfigError
+from zoo.errors import ConfigError, ZooError
 from zoo.registry import entry
+from zoo.results import one_line
 
 __all__ = ["BASELINE", "TIMM", "measure", "parse_models", "parse_pixels"]
 
@@ -98,7 +99,8 @@ def measure(
     Returns:
         A JSON-ready dict; `rows` has one entry per size and model with `parameters`, `median_ms` and `p90_ms` of a
         batch, `images_per_s`, `ratio` (of medians to the baseline's), and on CUDA `memory_mib` (peak above what was
-        held) and `memory_ratio`. `goals` are those of `zoo.bench.goals` that this run can be held against.
+        held) and `memory_ratio`; a model that failed has `refused` with the reason instead. `goals` are those of
+        `zoo.bench.goals` that this run can be held against.
 
     Raises:
         ConfigError: If timm cannot make a model for a size.
@@ -109,15 +111,24 @@ def measure(
     with threads(cpu_threads):
         for size in sizes:
             pictures = pick_batch(batch, (size // _PATCH) ** 2 + 1, device)
+            runs: dict[str, _Run] = {}
+            timed: dict[str, Callable[[], object]] = {}
             with compile_afresh(compiled):
-                runs = {
-                    name: _Run(name, size, pictures, train=train, compiled=compiled, device=device, dtype=torch_dtype)
-                    for name in models
-                }
-                timed = {name: recorded(run, device) if graphs else run for name, run in runs.items()}
+                for name in models:
+                    run = _Run(name, size, pictures, train=train, compiled=compiled, device=device, dtype=torch_dtype)
+                    try:
+                        run()
+                        timed[name] = recorded(run, device) if graphs else run
+                    except Exception as error:
+                        if name == models[0] or isinstance(error, ZooError):
+                            raise
+                        # Another library's model that fails must not cost the figures of the others.
+                        rows.append({"size": size, "batch": pictures, "model": name, "refused": one_line(str(error))})
+                    else:
+                        runs[name] = run
                 timings = interleaved(timed, repeats=repeats, device=device)
                 memory = {name: peak_mib(run, device) for name, run in runs.items()}
-            for name in models:
+            for name in runs:
                 median, base = timings[name].median_ms, memory[models[0]]
                 own = memory[name]
                 rows.append(
@@ -125,6 +136,7 @@ def measure(
                         "size": size,
                         "batch": pictures,
                         "model": name,
+                        "refused": None,
                         "parameters": runs[name].parameters,
                         "median_ms": median,
                         "p90_ms": timings[name].p90_ms,
@@ -135,9 +147,10 @@ def measure(
                     }
                 )
         made = environment(device)
+    done = [row for row in rows if not row["refused"]]
 
     def ratio(goal: Goal) -> float | None:
-        found = [row for row in rows if row["model"] == _PAPE and (row["size"] // _PATCH) ** 2 + 1 == goal.tokens]
+        found = [row for row in done if row["model"] == _PAPE and (row["size"] // _PATCH) ** 2 + 1 == goal.tokens]
         return found[0]["ratio"] if found else None
 
     step = "train" if train else "inference"

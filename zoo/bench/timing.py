@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
 import statistics
 import time
@@ -112,7 +113,12 @@ def recorded(call: Callable[[], object], device: str) -> Callable[[], object]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             call()
-    return graph.replay
+    # The graph works on the tensors of the call: they must live as long.
+    return functools.partial(_replay, graph, call)
+
+
+def _replay(graph: Any, call: Callable[[], object]) -> None:
+    graph.replay()
 
 
 def _elapsed_ms(call: Callable[[], object], runs: int, device: str) -> float:

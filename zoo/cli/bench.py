@@ -251,11 +251,15 @@ def model(
                 number(row["memory_ratio"], ".2f"),
             ]
             for row in result["rows"]
+            if not row["refused"]
         ]
         heading = ["size", "batch", "model", "parameters (M)", "images/s", "median (ms)", "90 % (ms)", "time / timm"]
         heading += ["memory (MiB)", "memory / timm"]
         title = f"classifiers, {step_name(train)}, {dtype}{how(compiled, graphs)}"
         print_table(title, *known(heading, cells), result["environment"])
+        for row in result["rows"]:
+            if row["refused"]:
+                print(f"not run: {row['model']} at {row['size']} px: {row['refused'][:200]}")
         print_goals(result)
     if out is not None:
         _write(out, result)

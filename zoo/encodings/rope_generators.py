@@ -63,10 +63,17 @@ def turn(generators: Tensor) -> Tensor:
     degree = _DEGREES[generators.dtype]
     result = identity + scaled / degree
     for k in range(degree - 1, 0, -1):  # Horner's rule.
-        result = identity + scaled @ result / k
+        result = identity + _product(scaled, result) / k
     for done in range(most):
-        result = torch.where(squarings > done, result @ result, result)
+        result = torch.where(squarings > done, _product(result, result), result)
     return result
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Matrix products of many small matrices: compiled they are sums that fuse, since cuBLAS is slow at them."""
+    if torch.compiler.is_compiling():
+        return (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(dim=-2)
+    return a @ b
 
 
 class STRING(AttentionEncoding):
@@ -117,7 +124,8 @@ class STRING(AttentionEncoding):
         """The orthogonal matrices P, (H, D, D)."""
         s = skew(self.skew.to(dtype), self.head_dim)
         identity = torch.eye(self.head_dim, device=s.device, dtype=dtype)
-        return torch.linalg.solve(identity + s, identity - s)  # The two factors commute.
+        # The two factors commute; I + S is never singular, and to check that would be to wait for the device.
+        return torch.linalg.solve_ex(identity + s, identity - s).result
 
     def fold(self, x: Tensor, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
         """Changes the basis of q and k and rotates them; float32 arithmetic, the result has the dtype of the input."""

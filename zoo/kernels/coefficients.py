@@ -86,7 +86,7 @@ def quadratic_coefficients(x: Tensor, weight: Tensor, products: Tensor, linear: 
     if ordinary(*operands):
         m, t = _eager(*operands)
         return m, t
-    if inlines(x):
+    if inlines(*operands):
         from zoo.kernels.operators import coefficients as operator
     else:
         operator = _operator

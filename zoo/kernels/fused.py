@@ -112,7 +112,7 @@ def fused_attention(
     settings = (scale, kind, inexact, powers, order, border, causal)
     if ordinary(*tensors):
         return _eager(*tensors, *settings)[0]
-    if inlines(q):
+    if inlines(*tensors):
         from zoo.kernels.operators import attention as operator
     else:
         operator = _operator

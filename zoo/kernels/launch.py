@@ -3,9 +3,9 @@
 A kernel is reached in one of three ways:
 
 - in eager mode at once, without an operator: what an operator costs in Python is more than a small kernel takes;
-- under torch.compile on CUDA, with ZOO_INLINE_KERNELS=1, from an operator that is taken apart, so that compiled code
-  launches the kernel itself;
-- otherwise (export, fake tensors, tracing, function transforms, the interpreter) from an opaque operator.
+- under torch.compile on CUDA, where no gradients are wanted, from an operator that is taken apart, so that compiled
+  code launches the kernel itself;
+- otherwise (training, export, fake tensors, tracing, function transforms, the interpreter) from an opaque operator.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ PLANS = 512
 # Found once: compiling traces what asks for it.
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 _INTERPRETED = HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
-# Compiled code launches kernels itself only when asked to (ZOO_INLINE_KERNELS=1 at import): it has been traced for
-# CUDA, but not run on a GPU yet.
-_INLINE = os.environ.get("ZOO_INLINE_KERNELS") == "1"
+# ZOO_INLINE_KERNELS at import: 1 lets compiled code launch kernels itself in training too, 0 nowhere. By default it
+# does at inference: a train step took a fifth more memory so, see zoo/kernels/README.md.
+_INLINE = {"0": False, "1": True}.get(os.environ.get("ZOO_INLINE_KERNELS", ""))
 _ORDINARY = (Tensor, torch.nn.Parameter)
 Made_co = TypeVar("Made_co", covariant=True)
 
@@ -89,12 +89,15 @@ def _wants_gradient(inputs: tuple[Any, ...]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
 
 
-def inlines(x: Tensor) -> bool:
-    """Whether compiled code is to launch the kernels itself; exported programs keep the opaque operators."""
+def inlines(*tensors: Tensor | None) -> bool:
+    """Whether compiled code is to launch the kernels on these itself; exported programs keep the opaque operators."""
     # Not is_exporting(): in PyTorch 2.11 that is true wherever torch.compile traces.
-    if not _INLINE or not torch.compiler.is_compiling() or torch.compiler._is_exporting_flag:
+    if _INLINE is False or not torch.compiler.is_compiling() or torch.compiler._is_exporting_flag:
         return False
-    return x.is_cuda and not _INTERPRETED and hasattr(torch.library, "triton_op")
+    given = [x for x in tensors if x is not None]
+    if _INLINE is None and torch.is_grad_enabled() and any(x.requires_grad for x in given):
+        return False
+    return given[0].is_cuda and not _INTERPRETED and hasattr(torch.library, "triton_op")
 
 
 @dataclass(slots=True, eq=False)

@@ -58,6 +58,8 @@ def tiling(kernel: str, width: int, kind: int) -> Tiling:
         return _tried[kernel]
     if kind == POLAR:
         return (_WIDE_POLAR_TILINGS if width == 128 else _POLAR_TILINGS)[kernel]
+    if kind == DISTANCES and kernel == "forward" and width < 128:
+        return Tiling(64, 32, 4, 3)
     if kind in (PARABOLAS, DISTANCES, MATRIX) or width == 128:
         return Tiling(64, 64, 4, 2)
     return _TILINGS[kernel]
@@ -82,8 +84,8 @@ def trying(kernel: str, tiles: Tiling) -> Iterator[None]:
 # zoo/kernels/README.md.
 _TILINGS = {
     "forward": Tiling(128, 64, 8, 3),
-    "queries": Tiling(64, 32, 4, 3),
-    "keys": Tiling(64, 64, 4, 3),
+    "queries": Tiling(64, 64, 4, 3, registers=168),
+    "keys": Tiling(64, 64, 4, 3, registers=168),
 }
 # They spill nothing (sm_90, Triton 3.6). Making the side of the query takes more registers than the loops.
 _POLAR_TILINGS = {

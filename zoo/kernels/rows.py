@@ -47,7 +47,7 @@ def attention_rows(
     arguments = (q, k, v, bias, None if mask is None else mask.contiguous(), scale, term.first, causal)
     if ordinary(*arguments[:5]):
         return rows(*arguments)
-    if inlines(q):
+    if inlines(q):  # Without gradients, as was checked.
         from zoo.kernels.operators import attention_rows as operator
     else:
         operator = _operator
