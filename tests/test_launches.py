@@ -253,6 +253,9 @@ def test_compiled_code_launches_kernels_and_exported_programs_do_not(monkeypatch
         with torch.no_grad():
             torch.compiler.reset()
             assert torch.compile(module, backend="eager", fullgraph=True)(x).any().item() is expected[0]
+    torch.compiler.reset()
+    bounded = torch.compile(lambda x: inlines(OnCuda(), bounded=True), backend="eager", fullgraph=True)
+    assert launch._INLINE is None and not bounded(x)
     for strict in (False, True):
         assert not torch.export.export(OnCuda(), (x,), strict=strict).module()(x).any()
 

@@ -89,13 +89,18 @@ def _wants_gradient(inputs: tuple[Any, ...]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
 
 
-def inlines(*tensors: Tensor | None) -> bool:
-    """Whether compiled code is to launch the kernels on these itself; exported programs keep the opaque operators."""
+def inlines(*tensors: Tensor | None, bounded: bool = False) -> bool:
+    """Whether compiled code is to launch the kernels on these itself; exported programs keep the opaque operators.
+
+    Args:
+        *tensors: What the kernels take.
+        bounded: They are slow without a bound on registers, which compiled code does not set.
+    """
     # Not is_exporting(): in PyTorch 2.11 that is true wherever torch.compile traces.
     if _INLINE is False or not torch.compiler.is_compiling() or torch.compiler._is_exporting_flag:
         return False
     given = [x for x in tensors if x is not None]
-    if _INLINE is None and torch.is_grad_enabled() and any(x.requires_grad for x in given):
+    if _INLINE is None and (bounded or (torch.is_grad_enabled() and any(x.requires_grad for x in given))):
         return False
     return given[0].is_cuda and not _INTERPRETED and hasattr(torch.library, "triton_op")
 

@@ -75,7 +75,7 @@ def polar_attention(
     settings = (terms.rotary, scale * terms.gain**2, causal)
     if ordinary(*tensors):
         return _eager(*tensors, *settings)[0]
-    if inlines(*tensors):
+    if inlines(*tensors, bounded=True):
         from zoo.kernels.operators import polar_attention as operator
     else:
         operator = _operator
