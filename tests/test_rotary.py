@@ -384,3 +384,15 @@ def test_cuda_graphs_hold_learned_generators(name):
     replay()
     assert len(made) > 3
     torch.testing.assert_close(made, expected)
+
+
+def test_turns_are_one_operator_to_compilers():
+    torch.manual_seed(0)
+    generators = skew(torch.randn(3, 6, dtype=torch.float64), 4).requires_grad_()
+    torch.library.opcheck(torch.ops.zoo.turn.default, (generators,))
+    empty = turn(torch.zeros(0, 3, 3))
+    assert empty.shape == (0, 3, 3) and torch.equal(turn(torch.zeros(2, 1, 1)), torch.ones(2, 1, 1))
+    bad = generators.detach().clone()
+    bad[1, 0, 0] = float("nan")
+    found = turn(bad)
+    assert found[1].isnan().any() and found[[0, 2]].isfinite().all()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,34 +47,58 @@ def skew(entries: Tensor, size: int) -> Tensor:
 def turn(generators: Tensor) -> Tensor:
     """Rotations exp(A): a Taylor polynomial of A / 2^k, squared k times, with k for each matrix from its norm.
 
-    `torch.linalg.matrix_exp` waits for the device to choose its degree, which CUDA graphs do not allow.
+    `torch.linalg.matrix_exp` waits for the device to choose its degree, which CUDA graphs do not allow. To compilers
+    this is one operator: two dozen products of small matrices in every layer take them minutes.
 
     Args:
-        generators: (..., n, n) float32 or float64, skew-symmetric, of norm up to 2^15 (2^39 in float64) radians.
+        generators: (..., n, n) float32 or float64, skew-symmetric or not, of norm up to 2^15 (2^39 in float64).
 
     Returns:
         (..., n, n) like the argument.
     """
-    most = _SQUARINGS[generators.dtype]
-    with torch.no_grad():
-        norm = generators.abs().sum(dim=-1).amax(dim=-1)[..., None, None]
-        squarings = torch.log2(2 * norm.clamp_min(0.25)).ceil().clamp(0, most)
-    scaled = generators * torch.exp2(-squarings)
-    identity = torch.eye(generators.shape[-1], device=generators.device, dtype=generators.dtype)
-    degree = _DEGREES[generators.dtype]
-    result = identity + scaled / degree
-    for k in range(degree - 1, 0, -1):  # Horner's rule.
-        result = identity + _product(scaled, result) / k
-    for done in range(most):
-        result = torch.where(squarings > done, _product(result, result), result)
+    result: Tensor = _turn(generators)
     return result
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Matrix products of many small matrices: compiled they are sums that fuse, since cuBLAS is slow at them."""
-    if torch.compiler.is_compiling():
-        return (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(dim=-2)
-    return a @ b
+@torch.library.custom_op("zoo::turn", mutates_args=())
+def _turn(generators: Tensor) -> Tensor:
+    most, degree = _SQUARINGS[generators.dtype], _DEGREES[generators.dtype]
+    norm = generators.abs().sum(dim=-1).amax(dim=-1)[..., None, None]
+    squarings = torch.log2(2 * norm.clamp_min(0.25)).ceil().clamp(0, most)
+    if generators.device.type == "cpu":  # Elsewhere this would wait for the device.
+        most = int(squarings.nan_to_num(most).amax()) if squarings.numel() else 0
+    scaled = generators * torch.exp2(-squarings)
+    identity = torch.eye(generators.shape[-1], device=generators.device, dtype=generators.dtype)
+    result = identity + scaled / degree
+    for k in range(degree - 1, 0, -1):  # Horner's rule.
+        result = identity + scaled @ result / k
+    for done in range(most):
+        result = torch.where(squarings > done, result @ result, result)
+    return result.contiguous()
+
+
+@_turn.register_fake
+def _(generators: Tensor) -> Tensor:
+    return generators.new_empty(generators.shape)
+
+
+def _turn_gradient(ctx: Any, grad: Tensor) -> Tensor:
+    """The upper right block of exp([[A^T, G], [0, A^T]]), which is linear in the gradient G."""
+    (generators,) = ctx.saved_tensors
+    transposed = generators.mT
+    size = grad.abs().amax(dim=(-2, -1), keepdim=True)
+    size = torch.where(size == 0, 1.0, size)  # Of size 1, G leaves the norm to A.
+    upper = torch.cat([transposed, grad / size], dim=-1)
+    lower = torch.cat([torch.zeros_like(transposed), transposed], dim=-1)
+    width = generators.shape[-1]
+    return turn(torch.cat([upper, lower], dim=-2))[..., :width, width:] * size
+
+
+def _keep_generators(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+_turn.register_autograd(_turn_gradient, setup_context=_keep_generators)
 
 
 class STRING(AttentionEncoding):
