@@ -1,8 +1,6 @@
-"""The image detector: levels, raw maps, detections in the user's pixels, heads, configuration, saving."""
+"""The image detector: levels, raw maps, detections, heads, configuration, saving."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
@@ -11,8 +9,7 @@ from saved_models import randomise
 import zoo
 from modalities.image.detector import build
 from zoo import registry
-from zoo.data_config import DataConfig
-from zoo.detection.decode import cell_centres, decode, select
+from zoo.detection.decode import decode, select
 from zoo.detection.detections import Detections
 from zoo.detection.pyramid import build_pyramid
 
@@ -90,24 +87,6 @@ def test_bad_inputs_are_refused(config, bad):
 # ---- decoding
 
 
-def test_cells_and_boxes_by_hand():
-    centres, sizes = cell_centres([torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 1, 1)], (4.0, 8.0), torch.float32)
-    assert centres.tolist() == [[2, 2], [6, 2], [10, 2], [2, 6], [6, 6], [10, 6], [4, 4]]
-    assert sizes.flatten().tolist() == [4] * 6 + [8]
-    level = torch.full((1, 66, 2, 3), -50.0)
-    for side, distance in enumerate((1, 0, 3, 2)):  # left, top, right, bottom in cells
-        level[0, 16 * side + distance] = 50.0
-    level[0, 16 * 3 + 3] = 50.0  # Halfway between 2 and 3.
-    level[0, 64:, 1, 2] = torch.tensor([0.0, 2.0])
-    boxes, scores = decode([level], (4.0,))
-    assert boxes[0, 5].tolist() == pytest.approx([10 - 4, 6, 10 + 12, 6 + 10])
-    assert scores[0, 5].tolist() == pytest.approx([0.5, 1 / (1 + math.exp(-2))])
-    best = select(boxes, scores, 3, 0.3)[0]
-    assert best[0].tolist() == pytest.approx([6, 6, 22, 16, 1 / (1 + math.exp(-2)), 1])
-    assert best[1].tolist() == pytest.approx([6, 6, 22, 16, 0.5, 0])
-    assert not best[2].any()
-
-
 def test_all_pairs_compete_and_rows_are_padded(config):
     config["model"]["max_detections"] = 1000
     model = make(config)
@@ -150,69 +129,6 @@ def test_the_one2one_branch_does_not_train_the_backbone(config):
     assert all(p.grad is not None for p in model.parameters())
 
 
-# ---- boxes in the user's pixels
-
-
-@pytest.mark.parametrize("resize", ["squash", "letterbox", "shortest"])
-@pytest.mark.parametrize("size", [(48, 64), (100, 37), (31, 200), (1, 3), (1, 9000)])
-def test_boxes_come_back_where_the_picture_has_them(resize, size):
-    """A bright rectangle is found in the model's input, and its box goes back onto the rectangle."""
-    import numpy as np
-
-    from modalities.image.transforms import preprocess
-    from zoo.placement import place
-
-    height, width = size
-    data = DataConfig((3, 96, 128), resize, interpolation="bilinear", crop_fraction=0.9)
-    truth = torch.tensor([width * 0.4, height * 0.3, width * 0.6, height * 0.8]).round()
-    truth[2:] = torch.maximum(truth[2:], truth[:2] + 1)
-    x1, y1, x2, y2 = map(int, truth)
-    picture = np.zeros((height, width, 3), np.uint8)
-    picture[y1:y2, x1:x2] = 255
-    bright = preprocess(picture, data)[0] > 0.5
-    ys, xs = bright.any(dim=1).nonzero(), bright.any(dim=0).nonzero()
-    box = torch.tensor([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]).float()
-    placed = place(size, data)
-    inside = placed.to_input(truth).clamp_min(0).minimum(torch.tensor([128.0, 96, 128, 96]))
-    assert (box - inside).abs().max() <= 1.01
-    torch.testing.assert_close(placed.to_original(placed.to_input(truth)), truth, rtol=1e-5, atol=1e-2)
-    row = torch.cat([placed.to_input(truth), torch.tensor([0.9, 2.0])])
-    found = Detections(row.expand(2, 1, 6), (96, 128), data).for_image(1, size)
-    torch.testing.assert_close(found[0], torch.cat([truth, torch.tensor([0.9, 2.0])]), rtol=1e-5, atol=1e-2)
-
-
-def test_for_image_uses_the_size_that_went_in():
-    data = DataConfig((3, 64, 64), "letterbox")
-    rows = torch.tensor([[[0.0, 16, 64, 48, 0.9, 1], [0, 0, 64, 16, 0.8, 0], [0, 0, 0, 0, 0, 0]]])
-    found = Detections(rows, (64, 64), data).for_image(0, (50, 100))
-    assert found.tolist() == [[0, 0, 100, 50, pytest.approx(0.9), 1]]  # The border and the padding are none.
-    whole = Detections(rows, (64, 64), data).for_image(0, (50, 100), clip=False)
-    assert whole[1, :4].tolist() == [0, -25, 100, 0]
-    larger = Detections(2 * rows[:, :1], (128, 128), data).for_image(0, (50, 100))
-    assert larger[0, :4].tolist() == [0, 0, 100, 50]
-    empty = Detections(torch.zeros(1, 5, 6), (64, 64), data).for_image(-1, (50, 100))
-    assert empty.shape == (0, 6)
-
-
-@pytest.mark.parametrize(
-    ("i", "size"), [(1, (5, 5)), (-2, (5, 5)), (0, (5, 0)), (0, (5,)), (0, 5), (0, (5.0, 5)), (True, (5, 5))]
-)
-def test_for_image_refuses_what_is_not_there(i, size):
-    with pytest.raises(zoo.DataError, match="no picture|original_size"):
-        Detections(torch.zeros(1, 5, 6), (64, 64), DataConfig()).for_image(i, size)
-
-
-def test_letterbox_keeps_the_aspect_and_is_grey_around():
-    import numpy as np
-
-    from modalities.image.transforms import preprocess
-
-    out = preprocess(np.full((10, 40, 3), 255, np.uint8), DataConfig((3, 64, 64), "letterbox"))
-    torch.testing.assert_close(out[:, 24:40], torch.ones(3, 16, 64))
-    assert torch.equal(out[:, :24], torch.full((3, 24, 64), 114 / 255))
-    assert torch.equal(out[:, 40:], out[:, :24])
-
-
 # ---- heads and configuration
 
 
@@ -234,6 +150,51 @@ def test_another_number_of_classes_covers_both_branches(config, tmp_path):
     for wrong in (0, -1, True, "x", 10**9):
         with pytest.raises(zoo.ConfigError, match="num_classes"):
             model.reset_classifier(wrong)
+
+
+def test_a_classifier_gives_its_backbone(config, tiny_config):
+    from modalities.image.model import build as build_classifier
+
+    parts = ("pyramid", "pyramid_dim", "class_width", "max_detections", "min_score")
+    model = {key: value for key, value in tiny_config["model"].items() if key not in parts}
+    classifier = build_classifier({**tiny_config, "model": model})
+    randomise(classifier, 5)
+    detector, before = make(config), make(config).state_dict()
+    detector.load_backbone(classifier)
+    source = classifier.state_dict()
+    for key, value in detector.state_dict().items():
+        backbone = key.startswith(("embed.", "encoder."))
+        assert torch.equal(value, source[key] if backbone else before[key]), key
+    config["model"]["depth"] = 3
+    with pytest.raises(zoo.WeightsError, match="missing: encoder.blocks.2"):
+        make(config).load_backbone(classifier)
+
+
+def test_mixed_precision_and_float64(config):
+    model = make(config)
+    with torch.no_grad():
+        expected = model(images()).tensor
+        with torch.autocast("cpu", torch.bfloat16):
+            mixed = model(images()).tensor
+        precise = model.double()(images().double()).tensor
+    assert mixed.dtype == torch.float32 and precise.dtype == torch.float64
+    assert (mixed[..., 4] - expected[..., 4]).abs().max() < 0.05
+    torch.testing.assert_close(precise.float()[..., 4], expected[..., 4], rtol=1e-4, atol=1e-5)
+
+
+def test_classifiers_only(config):
+    import numpy as np
+
+    from zoo.evaluate import evaluate
+
+    with pytest.raises(zoo.ConfigError, match="accuracy is for classifiers; this is a model for detection"):
+        evaluate(make(config), torch.zeros(1, 3, 32, 32, dtype=torch.uint8), np.zeros(1, np.int64), [32])
+
+
+def test_the_bias_of_the_encoding_can_be_shown(config):
+    from zoo.viz import position_bias
+
+    assert position_bias(make(config), images(batch=1)).shape == (2, 2, 4, 6)
 
 
 def test_saving_and_loading_is_bitwise(config, tmp_path):

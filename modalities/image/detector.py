@@ -213,6 +213,26 @@ class ImageDetector(nn.Module):
             model = {**self.config["model"], "num_classes": num_classes}
             self.config = {**self.config, "model": model, "labels": labels if keep else None}
 
+    def load_backbone(self, source: nn.Module) -> None:
+        """Takes patch embedding and encoder from another image model, such as a classifier; the rest stays as it is.
+
+        The coordinates of patches count from `coordinate_origin` of each model; a class token is left behind.
+
+        Args:
+            source: A model with the same sizes, patch, channels and encoding.
+
+        Raises:
+            WeightsError: Naming what does not fit; nothing is copied then.
+        """
+        from zoo.checkpoints import compare_shapes
+
+        parts = ("embed.", "encoder.")
+        state = {key: value for key, value in source.state_dict().items() if key.startswith(parts)}
+        own = {key: tuple(value.shape) for key, value in self.state_dict().items() if key.startswith(parts)}
+        found = {key: tuple(value.shape) for key, value in state.items()}
+        compare_shapes(found, own, "the backbone")
+        self.load_state_dict(state, strict=False)
+
     def no_weight_decay(self) -> set[str]:
         """Names of parameters to leave out of weight decay, besides biases and norms."""
         return {f"encoder.{name}" for name in self.encoder.no_weight_decay()}
