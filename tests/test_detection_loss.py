@@ -249,6 +249,7 @@ def test_what_the_loss_does_not_take():
         Targets.collate([random_objects(1, 1), (torch.rand(1, 4), torch.tensor([5]))], CLASSES)
     with pytest.raises(zoo.DataError, match=r"expected boxes \(n, 4\)"):
         Targets.collate([(torch.rand(2, 4), torch.tensor([1]))], CLASSES)
+    assert Targets.collate([random_objects(1, 1)], CLASSES).to("meta").boxes.shape == (1, 1, 4)
     with pytest.raises(zoo.DataError, match="at least one sample"):
         Targets.collate([], CLASSES)
     with pytest.raises(zoo.ConfigError, match="gains"):

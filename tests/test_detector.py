@@ -255,6 +255,16 @@ def test_every_small_entry_builds_and_runs(name):
     assert registry.architecture(model.config).trained_extent(model.config) == (40.0, 40.0)
 
 
+def test_labels_of_coco_are_at_their_category_ids():
+    from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights
+
+    labels = registry.entry("pape-vit-det-b-coco").config["labels"]
+    theirs = FasterRCNN_ResNet50_FPN_Weights.COCO_V1.meta["categories"]
+    unused = {0: "unused 0"} | {index: f"unused {index}" for index, name in enumerate(theirs) if name == "N/A"}
+    assert labels == [unused.get(index, name) for index, name in enumerate(theirs)]
+    assert len(labels) - len(unused) == 80
+
+
 def test_intermediates(config):
     model = make(config)
     picture = images(2, 3)

@@ -159,10 +159,9 @@ def convert_config(official: Mapping[str, Any], where: str = "config.json") -> d
     else:
         if _get(official, where, "detection", "reg_max", kind=int) != BINS:
             raise ConfigError(f"{where}: detection.reg_max must be {BINS}: the head has {BINS} bins a side")
-        classes, width = detector_presets.COCO_CLASSES, _get(official, where, "detection", "fpn_size", kind=int)
-        config = detector_presets.config(
-            name, num_classes=classes, data=detector_presets.COCO_DATA, pyramid_dim=width, **common
-        )
+        labels, width = detector_presets.COCO_LABELS, _get(official, where, "detection", "fpn_size", kind=int)
+        common |= {"num_classes": len(labels), "labels": labels, "pyramid_dim": width}
+        config = detector_presets.config(name, data=detector_presets.COCO_DATA, **common)
         config["model"] |= {
             "max_detections": _get(official, where, "detection", "max_det", kind=int),
             "min_score": _get(official, where, "detection", "min_conf", kind=(int, float)),

@@ -9,10 +9,20 @@ from modalities.image.presets import ENCODING_OPTIONS, RELEASED_DATA, SIZES, cou
 from zoo.detection.parameter_count import PYRAMID_LEVELS, class_width, count_head, count_pyramid
 from zoo.errors import ConfigError
 
-__all__ = ["COCO_DATA", "config", "count_parameters", "presets"]
+__all__ = ["COCO_DATA", "COCO_LABELS", "config", "count_parameters", "presets"]
 
-# Raw category ids of COCO: 80 of 1 to 90 are in use.
-COCO_CLASSES = 91
+# Names of the raw category ids of COCO, of which 80 are in use.
+_COCO_NAMES = (
+    "/person/bicycle/car/motorcycle/airplane/bus/train/truck/boat/traffic light/fire hydrant//stop sign/"
+    "parking meter/bench/bird/cat/dog/horse/sheep/cow/elephant/bear/zebra/giraffe//backpack/umbrella///handbag/tie/"
+    "suitcase/frisbee/skis/snowboard/sports ball/kite/baseball bat/baseball glove/skateboard/surfboard/"
+    "tennis racket/bottle//wine glass/cup/fork/knife/spoon/bowl/banana/apple/sandwich/orange/broccoli/carrot/"
+    "hot dog/pizza/donut/cake/chair/couch/potted plant/bed//dining table///toilet//tv/laptop/mouse/remote/keyboard/"
+    "cell phone/microwave/oven/toaster/sink/refrigerator//book/clock/vase/scissors/teddy bear/hair drier/"
+    "toothbrush"
+)
+COCO_LABELS = tuple(name or f"unused {index}" for index, name in enumerate(_COCO_NAMES.split("/")))
+COCO_CLASSES = len(COCO_LABELS)
 PYRAMID_DIM = 256
 # The released network sees the whole picture resized to a square, pixels / 255.
 COCO_DATA: dict[str, Any] = {**RELEASED_DATA, "input_size": [3, 640, 640], "resize": "squash", "crop_fraction": 1.0}
@@ -89,6 +99,7 @@ def presets() -> Iterator[dict[str, Any]]:
                     patch_size=16,
                     num_classes=COCO_CLASSES,
                     data=COCO_DATA,
+                    labels=COCO_LABELS,
                     released=released,
                 ),
             }
