@@ -88,19 +88,21 @@ def test_every_name_has_a_card(name):
     assert f"{registry.entry(name).parameters:,}" in made.text
     front = front_matter(made.text)
     assert front["library_name"] == "pape-zoo"
-    assert front["pipeline_tag"] == "image-classification"
+    pipelines = {"classification": "image-classification", "detection": "object-detection"}
+    assert front["pipeline_tag"] == pipelines[registry.entry(name).task]
     assert made.text.count("```") % 2 == 0
     assert str(made) == made.text
     if registry.entry(name).weights == "none":
         assert "model-index" not in front
         assert "There are no weights of this name" in made.text or "No weights are published" in made.text
-    if name.endswith("-in1k"):
+    if name.endswith(("-in1k", "-coco")):
         assert (made.record, made.path) == (None, None)
         assert "## Results" not in made.text  # Nothing was measured.
 
 
-def test_the_released_name_says_how_to_get_its_weights():
-    text = zoo.card("pape-vit-b-in1k").text
+@pytest.mark.parametrize("name", zoo.list_models(weights="release"))
+def test_released_names_say_how_to_get_their_weights(name):
+    text = zoo.card(name).text
     assert "32076279" in text
     assert "zoo convert FOLDER OUT --install" in text
 

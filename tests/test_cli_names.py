@@ -37,7 +37,11 @@ def test_list(run):
 def test_list_filters_and_json(run):
     code, out, _ = run("list", "*-t-*", "--encoding", "rope", "--json")
     assert code == 0
-    assert [row["name"] for row in json.loads(out)] == ["rope-vit-t-imagenette", "rope-vit-t-in1k"]
+    assert [row["name"] for row in json.loads(out)] == [
+        "rope-vit-det-t-coco",
+        "rope-vit-t-imagenette",
+        "rope-vit-t-in1k",
+    ]
     code, out, err = run("list", "nothing*")
     assert (code, out) == (0, "")
     assert "no model matches" in err

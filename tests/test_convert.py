@@ -247,7 +247,8 @@ def test_installed_weights_load_by_name(checkpoint, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"dataset": "coco"}, "dataset 'coco' is not supported"),
+        ({"dataset": "ucf101"}, "dataset 'ucf101' is not supported"),
+        ({"dataset": "coco"}, "lacks detection.reg_max"),
         ({"positional": "lookhere"}, "lookhere with 2 heads is not supported"),
         ({"positional": "spiral"}, "'spiral' is not supported"),
         ({"positional": "rope_mixed", "rope_mixed": {}}, "lacks rope_mixed.base"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from modalities.image.transforms import LUMA, preprocess, preprocess_batch
 from zoo.data_config import INTERPOLATIONS, RESIZES, DataConfig
 from zoo.errors import ConfigError, DataError
+from zoo.placement import place
 
 IMAGENET = DataConfig((3, 112, 112), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
@@ -207,4 +208,10 @@ def test_any_picture_to_any_size(height, width, size, resize, interpolation, ant
     batch = torch.stack([picture, picture.flip(0)]).permute(0, 3, 1, 2)
     torch.testing.assert_close(preprocess_batch(batch, config)[0], out, atol=1e-5, rtol=0)
     constant = torch.full((height, width, 3), 200, dtype=torch.uint8)
-    torch.testing.assert_close(preprocess(constant, config), torch.full((3, *size), 200 / 255), atol=1e-5, rtol=0)
+    expected = torch.full((3, *size), 200 / 255)
+    if resize == "letterbox":  # The picture lies within a grey border, on two sides at most.
+        placed = place((height, width), config)
+        (top, left), (rows, columns) = placed.offset, placed.resized
+        expected.fill_(114 / 255)[:, top : top + rows, left : left + columns] = 200 / 255
+        assert rows == size[0] or columns == size[1]
+    torch.testing.assert_close(preprocess(constant, config), expected, atol=1e-5, rtol=0)

@@ -152,8 +152,8 @@ def test_model_without_a_head(model):
 
 
 def test_other_tasks_are_refused(model):
-    model.config = {**model.config, "task": "detection"}
-    with pytest.raises(ConfigError, match="no predictor for image detection"):
+    model.config = {**model.config, "task": "segmentation"}
+    with pytest.raises(ConfigError, match="no predictor for image segmentation"):
         zoo.predictor(model)
 
 

@@ -16,25 +16,29 @@ from zoo import registry
 
 ENCODINGS = ("pape", "pape-ri", "rope", "alibi", "sincos", "none")
 NAMES = zoo.list_models()
-SMALL = [name for name in NAMES if "-vit-n-" in name or "-vit-t-" in name]
+CLASSIFIERS = zoo.list_models(task="classification")
+SMALL = [name for name in CLASSIFIERS if "-vit-n-" in name or "-vit-t-" in name]
 
 
 def test_registered_names():
     expected = {f"{e}-vit-{s}-in1k" for e in ENCODINGS for s in "ntsb"}
     expected |= {f"{e}-vit-t-imagenette" for e in IMAGENETTE_ENCODINGS}
+    expected |= {f"{e}-vit-det-{s}-coco" for e in ENCODINGS for s in "ntsb"}
     assert set(NAMES) == expected
     assert sorted(NAMES) == NAMES
 
 
 def test_filters():
-    assert zoo.list_models("pape-vit-*-in1k") == [f"pape-vit-{s}-in1k" for s in "bnst"]
+    assert zoo.list_models("pape-vit-?-in1k") == [f"pape-vit-{s}-in1k" for s in "bnst"]
     ours = [f"pape-ri-vit-{s}-in1k" for s in "bnst"] + ["pape-ri-vit-t-imagenette"]
+    ours += [f"pape-ri-vit-det-{s}-coco" for s in "bnst"]
     assert zoo.list_models(encoding="pape-ri") == sorted(ours)
     assert zoo.list_models(weights="embedded") == ["pape-vit-t-imagenette"]
-    assert zoo.list_models(weights="release") == ["pape-vit-b-in1k"]
-    assert zoo.list_models(weights="any") == ["pape-vit-b-in1k", "pape-vit-t-imagenette"]
+    assert zoo.list_models(weights="release") == ["pape-vit-b-in1k", "pape-vit-det-b-coco"]
+    assert zoo.list_models(weights="any") == ["pape-vit-b-in1k", "pape-vit-det-b-coco", "pape-vit-t-imagenette"]
     assert zoo.list_models(weights="hub") == zoo.list_models("nothing*") == zoo.list_models(modality="sound") == []
-    assert zoo.list_models(modality="image", task="classification") == NAMES
+    assert zoo.list_models(modality="image") == NAMES
+    assert zoo.list_models(task="detection") == zoo.list_models("*-vit-det-*")
     with pytest.raises(zoo.ConfigError, match="embedded, hub, release, none or any"):
         zoo.list_models(weights="yes")
 

@@ -9,7 +9,7 @@ from zoo.registry import Entry, architecture
 
 __all__ = ["render_config", "render_entry", "render_record"]
 
-PIPELINES = {"classification": "image-classification"}
+PIPELINES = {"classification": "image-classification", "detection": "object-detection"}
 NAMES = {
     "pape": "PaPE",
     "pape-ri": "PaPE-RI",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from zoo import registry
 from zoo._callable_module import make_callable
 from zoo.config_file import check_config, read_json, regular_file_size
+from zoo.detection.parameter_count import BINS
 from zoo.errors import ConfigError, WeightsError, ZooError
 from zoo.hub import release_folder
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["convert", "convert_config", "convert_state", "unwrap"]
 
+# Official data set -> architecture and data set in our names.
+DATASETS = {"imagenet": ("vit", "in1k"), "coco": ("vit-det", "coco")}
 SIZES = {"nano": "n", "tiny": "t", "small": "s", "base": "b"}
 SIZE_OVERRIDES = {
     "_hidden_size": "dim",
@@ -67,7 +70,11 @@ KEY_MAP = [
     (_BLOCK + r"attention\.position_encoder\.a\.weight", r"encoder.blocks.\1.attn.encoding.a.weight"),
     (_BLOCK + r"ffn\.fc([12])\.(weight|bias)", r"encoder.blocks.\1.mlp.fc\2.\3"),
     (r"classifier\.(weight|bias)", r"head.\1"),
+    (r"fpn([123])\.(\d(?:\.ln)?)\.(weight|bias)", r"pyramid.fpn\1.\2.\3"),
+    (r"head\.((?:one2one_)?cv[23]\.[\w.]+)", r"head.\1"),
 ]
+# Tensors that follow from the architecture: bins of the box distribution, and counters that fixed momentum ignores.
+BINS_KEY, COUNTER = "head.dfl.conv.weight", ".bn.num_batches_tracked"
 
 
 def convert(source_folder: str | os.PathLike[str], out_folder: str | os.PathLike[str], install: bool = False) -> Path:
@@ -126,13 +133,14 @@ def convert_config(official: Mapping[str, Any], where: str = "config.json") -> d
     Raises:
         ConfigError: If the data set, the encoding or a setting is not supported.
     """
-    from modalities.image import presets
+    from modalities.image import detector_presets, presets
 
     if "schema_version" in official:
         raise ConfigError(f"{where} is already a configuration of pape-zoo: load its folder with local-dir:")
     dataset, positional = (_get(official, where, key, kind=str) for key in ("dataset", "positional"))
-    if dataset != "imagenet":
-        raise ConfigError(f"{where}: dataset {dataset!r:.40} is not supported in this version (imagenet is)")
+    if dataset not in DATASETS:
+        known = ", ".join(DATASETS)
+        raise ConfigError(f"{where}: dataset {dataset!r:.40} is not supported in this version ({known} are)")
     if positional not in ENCODINGS:
         known = ", ".join(ENCODINGS)
         raise ConfigError(f"{where}: positional {positional!r:.40} is not supported in this version ({known} are)")
@@ -142,15 +150,22 @@ def convert_config(official: Mapping[str, Any], where: str = "config.json") -> d
     size = _get(official, where, "model", "size", kind=str)
     if size not in SIZES:
         raise ConfigError(f"{where}: model.size {size!r:.40} is unknown; known: {', '.join(SIZES)}")
-    config = presets.config(
-        f"{encoding}-vit-{SIZES[size]}-in1k",
-        encoding=encoding,
-        size=SIZES[size],
-        patch_size=_get(official, where, "patch_size", kind=int),
-        num_classes=1000,
-        data=presets.RELEASED_DATA,
-        released=True,
-    )
+    stem, data = DATASETS[dataset]
+    common: dict[str, Any] = {"encoding": encoding, "size": SIZES[size], "released": True}
+    common["patch_size"] = _get(official, where, "patch_size", kind=int)
+    name = f"{encoding}-{stem}-{SIZES[size]}-{data}"
+    if dataset == "imagenet":
+        config = presets.config(name, num_classes=1000, data=presets.RELEASED_DATA, **common)
+    else:
+        if _get(official, where, "detection", "reg_max", kind=int) != BINS:
+            raise ConfigError(f"{where}: detection.reg_max must be {BINS}: the head has {BINS} bins a side")
+        labels, width = detector_presets.COCO_LABELS, _get(official, where, "detection", "fpn_size", kind=int)
+        common |= {"num_classes": len(labels), "labels": labels, "pyramid_dim": width}
+        config = detector_presets.config(name, data=detector_presets.COCO_DATA, **common)
+        config["model"] |= {
+            "max_detections": _get(official, where, "detection", "max_det", kind=int),
+            "min_score": _get(official, where, "detection", "min_conf", kind=(int, float)),
+        }
     model = config["model"]
     for key, ours in SIZE_OVERRIDES.items():
         if key in official["model"] and (value := _get(official, where, "model", key, kind=int)) != -1:
@@ -166,7 +181,7 @@ def convert_config(official: Mapping[str, Any], where: str = "config.json") -> d
             )
         model |= {"encoding_options": dict(LOOKHERE_OPTIONS), "class_token_position": None}
     if any(model[key] != value for key, value in presets.SIZES[SIZES[size]].items()):
-        config["name"] = f"{encoding}-vit-custom-in1k"
+        config["name"] = f"{encoding}-{stem}-custom-{data}"
     return config
 
 
@@ -188,10 +203,17 @@ def convert_state(
     heads = config["model"]["num_heads"]
     state: dict[str, Tensor] = {}
     for key, value in official.items():
+        if config["task"] == "detection" and isinstance(key, str) and key.endswith(COUNTER):
+            continue
         if not isinstance(key, str) or not isinstance(value, torch.Tensor) or not value.is_floating_point():
             raise WeightsError(f"{where}: {key!r:.80} is not a tensor of floating-point weights")
         if value.layout is not torch.strided or value.is_meta:
             raise WeightsError(f"{where}: {key!r:.80} is a sparse tensor, or one without data")
+        if config["task"] == "detection" and key == BINS_KEY:
+            bins = torch.arange(float(BINS)).view(1, BINS, 1, 1)
+            if tuple(value.shape) != tuple(bins.shape) or not torch.equal(value.float().cpu(), bins):
+                raise WeightsError(f"{where}: {key} must hold 0 to {BINS - 1}, the bins of the box distribution")
+            continue
         ours = next((re.sub(pattern, new, key) for pattern, new in KEY_MAP if re.fullmatch(pattern, key)), None)
         if ours is None:
             raise WeightsError(f"{where} has an unexpected tensor {key!r:.100}")
@@ -293,6 +315,7 @@ def _read_pickle(path: Path) -> Mapping[str, Any]:
 def _refuse_other_model(config: Mapping[str, Any]) -> None:
     """Raises unless the converted model is exactly that of a registered name with released weights."""
     released = [registry.entry(name) for name in registry.list_models(weights="release")]
+    released = [item for item in released if item.config["architecture"] == config["architecture"]]
     encoding = config["model"]["encoding"]
     entry = next((item for item in released if item.encoding == encoding), released[0])
     expected, model = entry.config["model"], config["model"]

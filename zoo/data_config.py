@@ -13,7 +13,7 @@ from zoo.errors import ConfigError
 
 __all__ = ["INTERPOLATIONS", "RESIZES", "DataConfig"]
 
-RESIZES = ("shortest", "squash")
+RESIZES = ("shortest", "squash", "letterbox")
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest")
 _MAX_CHANNELS = 4096
 _MAX_SIDE = 65_536
@@ -26,8 +26,9 @@ class DataConfig:
     Attributes:
         input_size: (channels, height, width) the model was trained at; any size the model takes may be asked for.
         resize: `"shortest"`: the short side becomes size / crop_fraction, then the centre is cropped;
-            `"squash"`: the whole picture becomes exactly height x width.
-        crop_fraction: Part of the resized side that the centre crop keeps, in (0, 1]; unused by `"squash"`.
+            `"squash"`: the whole picture becomes exactly height x width; `"letterbox"`: the whole picture is fitted in
+            with its aspect ratio, centred in grey.
+        crop_fraction: Part of the resized side that the centre crop of `"shortest"` keeps, in (0, 1].
         interpolation: `"bicubic"`, `"bilinear"` or `"nearest"`.
         antialias: Low-pass filter when shrinking (never for `"nearest"`).
         mean: Per channel, in units where black is 0 and white is 1; subtracted first.

@@ -156,11 +156,15 @@ def evaluate(
         progress: Called with (pictures done over all sizes, text).
 
     Raises:
-        ConfigError: For an unknown dtype, no sizes or unusable ones, or an extension that does not apply to the model.
+        ConfigError: For an unknown dtype, no sizes or unusable ones, an extension that does not apply to the model, or
+            a model that is no classifier.
         DataError: If there are no pictures, or labels do not fit.
     """
     if str(dtype) not in DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    task = getattr(model, "config", {}).get("task", "classification")
+    if task != "classification":
+        raise ConfigError(f"accuracy is for classifiers; this is a model for {task}")
     if factor is not None and extend is None:
         raise ConfigError("a factor is that of a method of extension: give extend too")
     if not isinstance(sizes, (list, tuple)) or not sizes or (batch_size is not None and batch_size < 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 from collections.abc import Iterator
@@ -11,14 +12,19 @@ import torch
 from torch import nn
 
 from zoo.data_config import DataConfig
+from zoo.detection.detections import Detections
+from zoo.detection.results import DetectionResults
 from zoo.errors import ConfigError, DataError, WeightsError
 from zoo.reading import Source, expand, fetch, holds_many, is_url, read
-from zoo.results import ClassificationResults, Failure
+from zoo.results import ClassificationResults, Failure, PictureResults
 
 __all__ = ["Predictor", "predictor"]
 
 # Modality -> "module:function(decoded, data_config) -> float32 (C, H, W)".
 _PREPROCESS = {"image": "modalities.image.transforms:preprocess"}
+RESULTS: dict[str, type[PictureResults]] = {"classification": ClassificationResults, "detection": DetectionResults}
+_TOP_K = {"classification": 5, "detection": 1_000_000}
+_MIN_SCORE = 0.25
 
 
 class Predictor:
@@ -36,20 +42,29 @@ class Predictor:
         model: nn.Module,
         *,
         size: int | tuple[int, int] | None = None,
-        top_k: int = 5,
+        top_k: int | None = None,
+        min_score: float | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
     ) -> None:
         config, data_config = getattr(model, "config", None), getattr(model, "data_config", None)
         if not isinstance(config, dict) or not isinstance(data_config, DataConfig):
             raise ConfigError(f"{type(model).__name__} is not a model of pape-zoo: it has no config and data_config")
-        if config.get("modality") not in _PREPROCESS or config.get("task") != "classification":
+        if config.get("modality") not in _PREPROCESS or config.get("task") not in RESULTS:
             raise ConfigError(
                 f"{config.get('name')}: no predictor for {config.get('modality')} {config.get('task')};"
-                " this version classifies images"
+                " this version classifies images and detects objects in them"
             )
-        if not _is_positive(top_k):
+        self.task = str(config["task"])
+        if top_k is not None and not _is_positive(top_k):
             raise ConfigError(f"top_k must be a positive whole number, not {top_k!r}")
+        if min_score is not None and self.task != "detection":
+            raise ConfigError(f"min_score is for detectors; {config.get('name')} gives its top_k classes")
+        self.min_score = _MIN_SCORE if min_score is None else min_score
+        if isinstance(self.min_score, bool) or not isinstance(self.min_score, (int, float)):
+            raise ConfigError(f"min_score must be a number from 0 to 1, not {min_score!r:.60}")
+        if not 0 <= self.min_score <= 1:
+            raise ConfigError(f"min_score must be a number from 0 to 1, not {min_score!r:.60}")
         self.classes = int(getattr(model, "num_classes", 0))
         if self.classes < 1:
             raise ConfigError(f"{config.get('name')}: the model has no classes; call reset_classifier(n) and train it")
@@ -61,12 +76,18 @@ class Predictor:
         self.data_config = data_config if size is None else data_config.with_size(size)
         _check_size(model, self.data_config)
         self.model = _place(model, device, dtype).eval()
-        self.top_k = min(top_k, self.classes)
+        wanted = _TOP_K[self.task] if top_k is None else top_k
+        self.top_k = min(wanted, self.classes) if self.task == "classification" else wanted
         labels = config.get("labels")
         self.labels = tuple(map(str, labels)) if labels and len(labels) == self.classes else None
         self.failures: list[Failure] = []
         module, function = _PREPROCESS[config["modality"]].split(":")
         self._preprocess = getattr(importlib.import_module(module), function)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the tables of its results."""
+        return RESULTS[self.task].COLUMNS
 
     def __call__(
         self,
@@ -91,8 +112,8 @@ class Predictor:
             **options: For the reader: `frame`, `max_pixels`.
 
         Returns:
-            A `ClassificationResults` for one source, a list of them for many (in the order of the sources), or a
-            generator of them with `stream=True`.
+            A `ClassificationResults` (of detectors a `DetectionResults`) for one source, a list of them for many (in
+            the order of the sources), or a generator of them with `stream=True`.
 
         Raises:
             DataError: If a source cannot be read; the message names it.
@@ -115,7 +136,7 @@ class Predictor:
 
     def _stream(
         self, source: Any, batch_size: int, skipped: list[Failure] | None, options: dict[str, Any]
-    ) -> Iterator[ClassificationResults]:
+    ) -> Iterator[PictureResults]:
         inputs: list[torch.Tensor] = []
         drafts: list[dict[str, Any]] = []
         for item in _each(source, skipped):
@@ -140,41 +161,71 @@ class Predictor:
             )
             del image
             if len(inputs) == batch_size:
-                yield from self._classify(inputs, drafts)
+                yield from self._run(inputs, drafts)
                 inputs, drafts = [], []
         if inputs:
-            yield from self._classify(inputs, drafts)
+            yield from self._run(inputs, drafts)
 
     @torch.inference_mode()
-    def _classify(self, inputs: list[torch.Tensor], drafts: list[dict[str, Any]]) -> list[ClassificationResults]:
+    def _run(self, inputs: list[torch.Tensor], drafts: list[dict[str, Any]]) -> list[PictureResults]:
         parameter = next(self.model.parameters())
         self.model.eval()  # A training loop around us may have switched it.
-        logits = self.model(torch.stack(inputs).to(parameter.device, parameter.dtype))
+        output = self.model(torch.stack(inputs).to(parameter.device, parameter.dtype))
+        return self._detected(output, drafts) if self.task == "detection" else self._classified(output, drafts)
+
+    def _classified(self, logits: torch.Tensor, drafts: list[dict[str, Any]]) -> list[PictureResults]:
         logits = logits.to("cpu", torch.float64 if logits.dtype == torch.float64 else torch.float32)
         # Stable: classes with equal scores come in the order of their index, on every device.
         scores, indices = logits.softmax(dim=1).sort(dim=1, descending=True, stable=True)
-        results = []
+        results: list[PictureResults] = []
         for row, draft in enumerate(drafts):
-            if not torch.isfinite(logits[row]).all():
-                raise WeightsError(
-                    f"{draft['name']}: the model's scores are not finite: its weights are damaged, or {parameter.dtype}"
-                    " is too narrow for it"
-                )
+            self._require_finite(logits[row], draft)
             best = tuple(indices[row, : self.top_k].tolist())
-            labels = tuple(self.labels[index] if self.labels else str(index) for index in best)
             results.append(
                 ClassificationResults(
-                    indices=best, labels=labels, scores=tuple(scores[row, : self.top_k].tolist()), **draft
+                    indices=best, labels=self._names(best), scores=tuple(scores[row, : self.top_k].tolist()), **draft
                 )
             )
         return results
+
+    def _detected(self, detections: Detections, drafts: list[dict[str, Any]]) -> list[PictureResults]:
+        detections = dataclasses.replace(detections, tensor=detections.tensor.cpu(), data_config=self.data_config)
+        results: list[PictureResults] = []
+        for row, draft in enumerate(drafts):
+            self._require_finite(detections.tensor[row], draft)
+            found = detections.for_image(row, draft["size"])
+            found = found[found[:, 4] >= self.min_score][: self.top_k]
+            classes = tuple(int(index) for index in found[:, 5].tolist())
+            boxes: list[Any] = [tuple(box) for box in found[:, :4].tolist()]
+            results.append(
+                DetectionResults(
+                    boxes=tuple(boxes),
+                    indices=classes,
+                    labels=self._names(classes),
+                    scores=tuple(found[:, 4].tolist()),
+                    **draft,
+                )
+            )
+        return results
+
+    def _names(self, indices: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(self.labels[index] if self.labels else str(index) for index in indices)
+
+    def _require_finite(self, output: torch.Tensor, draft: dict[str, Any]) -> None:
+        if not torch.isfinite(output).all():
+            dtype = next(self.model.parameters()).dtype
+            raise WeightsError(
+                f"{draft['name']}: the model's scores are not finite: its weights are damaged, or {dtype} is too "
+                "narrow for it"
+            )
 
 
 def predictor(
     name_or_model: str | nn.Module,
     *,
     size: int | tuple[int, int] | None = None,
-    top_k: int = 5,
+    top_k: int | None = None,
+    min_score: float | None = None,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     **load_options: Any,
@@ -185,7 +236,9 @@ def predictor(
         name_or_model: A name, as for `zoo.load`, or a model of this library; a model is put into eval mode and, when
             `device` or `dtype` say so, moved.
         size: Side in pixels, or (height, width), to run the model at; by default the one it was trained at.
-        top_k: Classes per picture; fewer where the model has fewer.
+        top_k: Classes per picture, by default 5, and fewer where the model has fewer; boxes of a detector, by default
+            all.
+        min_score: Of a detector: leave out boxes with a smaller score; by default 0.25.
         device: Where to run; by default the CPU, or where a given model is.
         dtype: Of parameters and inputs; by default float32, or as a given model is.
         **load_options: For `zoo.load`.
@@ -197,11 +250,11 @@ def predictor(
     if isinstance(name_or_model, nn.Module):
         if load_options:
             raise ConfigError(f"a model needs no options for loading: {', '.join(load_options)}")
-        return Predictor(name_or_model, size=size, top_k=top_k, device=device, dtype=dtype)
+        return Predictor(name_or_model, size=size, top_k=top_k, min_score=min_score, device=device, dtype=dtype)
     from zoo.loading import load
 
     model = load(name_or_model, device=device, dtype=dtype, **load_options)
-    return Predictor(model, size=size, top_k=top_k)
+    return Predictor(model, size=size, top_k=top_k, min_score=min_score)
 
 
 def _each(source: Any, skipped: list[Failure] | None) -> Iterator[Source]:

@@ -48,15 +48,20 @@ class Architecture:
         return tuple(_look_up(self.extent)(config))
 
 
-# (modality, architecture) -> builder, and modality -> module of its presets.
+# (modality, architecture) -> builder, and the modules with presets.
 ARCHITECTURES = {
     ("image", "vit"): Architecture(
         "modalities.image.model:build",
         "modalities.image.presets:count_parameters",
         "modalities.image.model:trained_extent",
     ),
+    ("image", "vit-det"): Architecture(
+        "modalities.image.detector:build",
+        "modalities.image.detector_presets:count_parameters",
+        "modalities.image.detector:trained_extent",
+    ),
 }
-PRESETS = {"image": "modalities.image.presets"}
+PRESETS = ("modalities.image.presets", "modalities.image.detector_presets")
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,7 @@ def _look_up(target: str) -> Callable[..., Any]:
 @functools.cache
 def _entries() -> dict[str, Entry]:
     found: dict[str, Entry] = {}
-    for module in PRESETS.values():
+    for module in PRESETS:
         for preset in importlib.import_module(module).presets():
             found[preset["name"]] = Entry(**preset)
     return found

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from zoo.errors import DataError, ZooError, require
 from zoo.files import write_whole
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from modalities.image.read import Image
 
-__all__ = ["ClassificationResults", "Failure", "free_path", "one_line"]
+__all__ = ["ClassificationResults", "Failure", "PictureResults", "fit", "free_path", "one_line"]
 
 _LONGEST = 1024  # of an annotated picture, in pixels
 _NARROWEST = 320
@@ -38,63 +38,32 @@ class Failure:
     error: ZooError
 
 
-@dataclass(frozen=True, eq=False)
-class ClassificationResults:
-    """The best classes of one picture, best first.
+class PictureResults:
+    """What the results of every task have in common.
 
-    Attributes:
-        name: The source, as it was given.
-        path: The file, if it came from one.
-        indices: Class indices.
-        labels: Class names; the index as text where the model has no names.
-        scores: Softmax probabilities over all classes, in 0..1.
-        size: (height, width) of the picture in pixels.
-        truncated: True when only a part of the file could be decoded.
+    Subclasses are dataclasses with the fields declared here, name their columns and make `to_dict`, `rows` and `plot`.
     """
 
     name: str
     path: Path | None
-    indices: tuple[int, ...]
-    labels: tuple[str, ...]
-    scores: tuple[float, ...]
     size: tuple[int, int]
-    truncated: bool = False
+    truncated: bool
     # Reads the picture again when it is wanted: results of a folder must not hold all its pixels.
-    _picture: Callable[[], Image] | None = field(default=None, repr=False)
+    _picture: Callable[[], Image] | None
 
-    @property
-    def label(self) -> str:
-        """The best class."""
-        return self.labels[0]
-
-    @property
-    def score(self) -> float:
-        """The probability of the best class."""
-        return self.scores[0]
-
-    def __str__(self) -> str:
-        height, width = self.size
-        partly = ", truncated" if self.truncated else ""
-        labels = [one_line(label) for label in self.labels]
-        column = max(map(len, labels))
-        lines = [f"{one_line(self.name)} ({width} x {height}{partly})"]
-        for label, score in zip(labels, self.scores, strict=True):
-            lines.append(f"  {100 * score:5.1f} %  {label:<{column}}  {'█' * round(20 * score)}".rstrip())
-        return "\n".join(lines)
+    COLUMNS: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain values: source, path, width, height, truncated and the list of predictions."""
-        return {
-            "source": self.name,
-            "path": None if self.path is None else str(self.path),
-            "width": self.size[1],
-            "height": self.size[0],
-            "truncated": self.truncated,
-            "predictions": [
-                {"index": index, "label": label, "score": score}
-                for index, label, score in zip(self.indices, self.labels, self.scores, strict=True)
-            ],
-        }
+        """Returns plain values."""
+        raise NotImplementedError
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Returns tuples of `COLUMNS`."""
+        raise NotImplementedError
+
+    def plot(self) -> PIL.Image.Image:
+        """Returns an annotated picture."""
+        raise NotImplementedError
 
     def to_json(self, indent: int | None = None) -> str:
         """Returns `to_dict` as JSON text."""
@@ -102,27 +71,12 @@ class ClassificationResults:
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Returns a table with one row per class: source, rank (from 1), index, label, score.
+        """Returns `rows` as a table with the columns `COLUMNS`.
 
         Raises:
             MissingDependencyError: If pandas is not installed.
         """
-        return require("pandas", "viz").DataFrame(self.rows(), columns=["source", "rank", "index", "label", "score"])
-
-    def rows(self) -> list[tuple[str, int, int, str, float]]:
-        """Returns (source, rank, index, label, score) for each class, the rows of `to_pandas` and of `--csv`."""
-        ranked = zip(self.indices, self.labels, self.scores, strict=True)
-        return [(self.name, rank, *values) for rank, values in enumerate(ranked, start=1)]
-
-    def plot(self) -> PIL.Image.Image:
-        """Returns the picture (at most 1,024 pixels a side) with labels and scores below it.
-
-        Raises:
-            DataError: If the picture is no longer there.
-        """
-        if self._picture is None:
-            raise DataError(f"{self.name}: these results hold no picture to draw on")
-        return _annotate(self._picture().to_pil(), self.labels, self.scores)
+        return require("pandas", "viz").DataFrame(self.rows(), columns=list(self.COLUMNS))
 
     def save(self, path: str | Path) -> Path:
         """Writes `plot()` to a file, by its suffix (.png, .jpg, .webp), and returns the path; folders are made.
@@ -146,6 +100,90 @@ class ClassificationResults:
             raise DataError(f"{path}: cannot be written ({reason})") from error
         return path
 
+    def _heading(self) -> str:
+        height, width = self.size
+        return f"{one_line(self.name)} ({width} x {height}{', truncated' if self.truncated else ''})"
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "source": self.name,
+            "path": None if self.path is None else str(self.path),
+            "width": self.size[1],
+            "height": self.size[0],
+            "truncated": self.truncated,
+        }
+
+    def _read_picture(self) -> PIL.Image.Image:
+        if self._picture is None:
+            raise DataError(f"{self.name}: these results hold no picture to draw on")
+        return self._picture().to_pil()
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationResults(PictureResults):
+    """The best classes of one picture, best first.
+
+    Attributes:
+        name: The source, as it was given.
+        path: The file, if it came from one.
+        indices: Class indices.
+        labels: Class names; the index as text where the model has no names.
+        scores: Softmax probabilities over all classes, in 0..1.
+        size: (height, width) of the picture in pixels.
+        truncated: True when only a part of the file could be decoded.
+    """
+
+    name: str
+    path: Path | None
+    indices: tuple[int, ...]
+    labels: tuple[str, ...]
+    scores: tuple[float, ...]
+    size: tuple[int, int]
+    truncated: bool = False
+    _picture: Callable[[], Image] | None = field(default=None, repr=False)
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("source", "rank", "index", "label", "score")
+
+    @property
+    def label(self) -> str:
+        """The best class."""
+        return self.labels[0]
+
+    @property
+    def score(self) -> float:
+        """The probability of the best class."""
+        return self.scores[0]
+
+    def __str__(self) -> str:
+        labels = [one_line(label) for label in self.labels]
+        column = max(map(len, labels))
+        lines = [self._heading()]
+        for label, score in zip(labels, self.scores, strict=True):
+            lines.append(f"  {100 * score:5.1f} %  {label:<{column}}  {'█' * round(20 * score)}".rstrip())
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain values: source, path, width, height, truncated and the list of predictions."""
+        return self._about() | {
+            "predictions": [
+                {"index": index, "label": label, "score": score}
+                for index, label, score in zip(self.indices, self.labels, self.scores, strict=True)
+            ],
+        }
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Returns (source, rank, index, label, score) for each class, the rows of `to_pandas` and of `--csv`."""
+        ranked = zip(self.indices, self.labels, self.scores, strict=True)
+        return [(self.name, rank, *values) for rank, values in enumerate(ranked, start=1)]
+
+    def plot(self) -> PIL.Image.Image:
+        """Returns the picture (at most 1,024 pixels a side) with labels and scores below it.
+
+        Raises:
+            DataError: If the picture is no longer there.
+        """
+        return _annotate(self._read_picture(), self.labels, self.scores)
+
 
 def one_line(text: str) -> str:
     """Returns text fit for a line of a terminal: names of files and classes may hold line ends or escape codes."""
@@ -166,14 +204,20 @@ def free_path(folder: Path, name: str, suffix: str = ".png") -> Path:
     return path
 
 
+def fit(picture: PIL.Image.Image) -> PIL.Image.Image:
+    """The picture, or a resized one, so that its long side is 320 to 1,024 pixels."""
+    longest = max(picture.size)
+    if _NARROWEST <= longest <= _LONGEST:
+        return picture
+    scale = (_LONGEST if longest > _LONGEST else _NARROWEST) / longest
+    return picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
+
+
 def _annotate(picture: PIL.Image.Image, labels: tuple[str, ...], scores: tuple[float, ...]) -> PIL.Image.Image:
     """Puts a panel with one line and bar per class below a picture."""
     from PIL import Image, ImageDraw, ImageFont
 
-    longest = max(picture.size)
-    if longest > _LONGEST or longest < _NARROWEST:
-        scale = (_LONGEST if longest > _LONGEST else _NARROWEST) / longest
-        picture = picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
+    picture = fit(picture)
     width = max(picture.width, _NARROWEST)
     text_size = max(12, width // 32)
     font = ImageFont.load_default(text_size)

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,9 @@ from zoo.transformer import Encoder
 if TYPE_CHECKING:
     from zoo.loading import LoadReport
 
-__all__ = ["ViTConfig", "VisionTransformer", "build", "trained_extent"]
+__all__ = ["ViTConfig", "VisionTransformer", "block_indices", "build", "parse_config", "trained_extent"]
+
+C = TypeVar("C", bound="ViTConfig")
 
 # Bounds of what a configuration from a stranger may ask for.
 _LIMITS = {
@@ -99,7 +101,7 @@ class ViTConfig:
             raise ConfigError(f"model config: drop_path must be in [0, 1), got {rate!r:.80}")
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ViTConfig:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Reads the `"model"` part of a configuration; unknown keys are ignored with a warning that names them.
 
         Raises:
@@ -221,7 +223,7 @@ class VisionTransformer(nn.Module):
         if output not in ("tokens", "grid"):
             raise ConfigError(f"output must be 'tokens' or 'grid', got {output!r}")
         depth = len(self.encoder.blocks)
-        wanted = self._block_indices(indices, depth)
+        wanted = block_indices(indices, depth)
         tokens, coords = self._tokens(images)
         rows, columns = self.embed.grid_size(*images.shape[-2:])
         kept: dict[int, Tensor] = {}
@@ -237,21 +239,6 @@ class VisionTransformer(nn.Module):
             elif stop_early and index >= max(wanted):
                 break
         return final, [kept[index] for index in wanted]
-
-    @staticmethod
-    def _block_indices(indices: int | Sequence[int] | None, depth: int) -> list[int]:
-        if indices is None:
-            return list(range(depth))
-        if isinstance(indices, int) and not isinstance(indices, bool):
-            if not 1 <= indices <= depth:
-                raise ConfigError(
-                    f"the number of last blocks must be 1 to {depth} (block indices go in a list), got {indices}"
-                )
-            return list(range(depth - indices, depth))
-        chosen = list(indices) if isinstance(indices, (list, tuple, range)) else []
-        if not chosen or any(type(index) is not int or not -depth <= index < depth for index in chosen):
-            raise ConfigError(f"block indices must lie in -{depth}..{depth - 1} and not be empty, got {indices!r}")
-        return [index % depth for index in chosen]
 
     def reset_classifier(self, num_classes: int) -> None:
         """Gives the model a new head: zero weight and class-prior bias -ln(K) as released; 0 removes the head."""
@@ -306,27 +293,60 @@ def trained_extent(config: Mapping[str, Any]) -> tuple[float, float]:
     return float(-(-width // parsed.patch_size) + more), float(-(-height // parsed.patch_size) + more)
 
 
-def build(config: Mapping[str, Any]) -> VisionTransformer:
-    """Builds an image classifier from a configuration (schema of config.json) with freshly drawn weights.
+def block_indices(indices: int | Sequence[int] | None, depth: int) -> list[int]:
+    """Numbers of the blocks that `forward_intermediates(indices)` asks for, of `depth` blocks.
+
+    Raises:
+        ConfigError: If one is out of range, or there are none.
+    """
+    if indices is None:
+        return list(range(depth))
+    if isinstance(indices, int) and not isinstance(indices, bool):
+        if not 1 <= indices <= depth:
+            raise ConfigError(
+                f"the number of last blocks must be 1 to {depth} (block indices go in a list), got {indices}"
+            )
+        return list(range(depth - indices, depth))
+    chosen = list(indices) if isinstance(indices, (list, tuple, range)) else []
+    if not chosen or any(type(index) is not int or not -depth <= index < depth for index in chosen):
+        raise ConfigError(f"block indices must lie in -{depth}..{depth - 1} and not be empty, got {indices!r}")
+    return [index % depth for index in chosen]
+
+
+def parse_config(config: Mapping[str, Any], kind: type[C]) -> tuple[C, DataConfig, list[str] | None]:
+    """The checked parts of a configuration (schema of config.json): model, data and labels.
+
+    Args:
+        config: The configuration.
+        kind: Class of the model part.
 
     Raises:
         ConfigError: If the configuration cannot be used.
     """
     if not isinstance(config, Mapping) or "model" not in config:
         raise ConfigError("config: the 'model' part is missing")
-    parsed = ViTConfig.from_dict(config["model"])
-    data_config = DataConfig.from_dict(config.get("data", {}))
+    parsed = kind.from_dict(config["model"])
     labels = config.get("labels")
     if labels is not None and (
         not isinstance(labels, Sequence) or isinstance(labels, str) or len(labels) != parsed.num_classes
     ):
         raise ConfigError(f"config: labels must be null or a list of {parsed.num_classes} names")
+    return parsed, DataConfig.from_dict(config.get("data", {})), None if labels is None else list(labels)
+
+
+def build(config: Mapping[str, Any]) -> VisionTransformer:
+    """Builds an image classifier from a configuration (schema of config.json) with freshly drawn weights.
+
+    Raises:
+        ConfigError: If the configuration cannot be used.
+    """
+    parsed, data_config, labels = parse_config(config, ViTConfig)
     model = VisionTransformer(parsed)
     model.config = {
         **config,
         "model": dataclasses.asdict(parsed),
         "data": data_config.to_dict(),
-        "labels": None if labels is None else list(labels),
+        "labels": labels,
     }
     model.data_config = data_config
     return model

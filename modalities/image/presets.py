@@ -10,7 +10,8 @@ from typing import Any
 
 from zoo.encodings.parameter_count import count_attention, count_token
 
-__all__ = ["ENCODING_OPTIONS", "IMAGENETTE_LABELS", "SIZES", "config", "count_parameters", "presets"]
+__all__ = ["ENCODING_OPTIONS", "IMAGENETTE_LABELS", "SIZES", "config", "count_encoder", "count_parameters"]
+__all__ += ["presets"]
 
 # Width, depth, heads, head width and MLP width of the released sizes nano, tiny, small and base.
 SIZES: dict[str, dict[str, int]] = {
@@ -182,6 +183,12 @@ def count_parameters(model: dict[str, Any]) -> int:
     Raises:
         ConfigError: If an option of the encoding that sets a size is not a positive integer.
     """
+    class_token = model["dim"]
+    return class_token + count_encoder(model) + model["num_classes"] * (model["dim"] + 1)
+
+
+def count_encoder(model: dict[str, Any]) -> int:
+    """Number of parameters of the patch embedding and the encoder alone; see `count_parameters`."""
     dim, heads, mlp = model["dim"], model["num_heads"], model["mlp_dim"]
     width = heads * model["head_dim"]
     encoding, options = model["encoding"], model.get("encoding_options", {})
@@ -190,5 +197,5 @@ def count_parameters(model: dict[str, Any]) -> int:
     attention = 3 * width * (dim + 1) + dim * (width + 1) + position
     block = 4 * dim + attention + mlp * (dim + 1) + dim * (mlp + 1)
     table = count_token(encoding, options, dim=dim, axes=2)
-    stem = table + dim + dim * (model["in_chans"] * model["patch_size"] ** 2 + 1)
-    return stem + 4 * dim + model["depth"] * block + model["num_classes"] * (dim + 1)
+    stem = table + dim * (model["in_chans"] * model["patch_size"] ** 2 + 1)
+    return stem + 4 * dim + model["depth"] * block

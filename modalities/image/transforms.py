@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,6 +9,7 @@ import torch.nn.functional as F
 
 from zoo.data_config import DataConfig
 from zoo.errors import DataError
+from zoo.placement import place
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["LUMA", "preprocess", "preprocess_batch"]
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, what JPEG and Pillow use
-_MAX_OVERHANG = 8  # source kept beyond the crop, in crops: a 1 x 100,000 strip must not become a billion pixels
+BORDER = 114.0  # the grey around a letterboxed picture, of 255
 _SPLIT_PIXELS = 2**24  # above this, channels are resized one by one to bound the float copy
 
 
@@ -79,22 +79,15 @@ def preprocess_batch(
 
 
 def _resize(batch: torch.Tensor, data_config: DataConfig, height: int, width: int) -> torch.Tensor:
-    """Returns float32 (B, 3, height, width), resized and cropped but not yet clamped."""
-    if data_config.resize == "squash":
-        return _interpolate(batch, data_config, height, width)
-    inner = round(height / data_config.crop_fraction), round(width / data_config.crop_fraction)
-    rows, columns = batch.shape[2:]
-    scale = max(inner[0] / rows, inner[1] / columns)  # the smaller one that still covers the crop
-    batch = _centre_crop(
-        batch,
-        min(rows, math.ceil(_MAX_OVERHANG * inner[0] / scale)),
-        min(columns, math.ceil(_MAX_OVERHANG * inner[1] / scale)),
-    )
-    rows, columns = batch.shape[2:]
-    resized = _interpolate(
-        batch, data_config, max(round(rows * scale), inner[0]), max(round(columns * scale), inner[1])
-    )
-    return _centre_crop(resized, height, width)
+    """Returns float32 (B, 3, height, width), resized, cropped or with a border, but not yet clamped."""
+    placed = place((batch.shape[2], batch.shape[3]), data_config)
+    top, left, rows, columns = placed.source
+    resized = _interpolate(batch[:, :, top : top + rows, left : left + columns], data_config, *placed.resized)
+    top, left = placed.offset
+    if data_config.resize == "letterbox":
+        border = (left, width - left - placed.resized[1], top, height - top - placed.resized[0])
+        return F.pad(resized, border, value=BORDER)
+    return resized[:, :, -top : -top + height, -left : -left + width]
 
 
 def _interpolate(batch: torch.Tensor, data_config: DataConfig, height: int, width: int) -> torch.Tensor:
@@ -115,8 +108,3 @@ def _interpolate(batch: torch.Tensor, data_config: DataConfig, height: int, widt
         for part in parts
     ]
     return resized[0] if len(resized) == 1 else torch.cat(resized, dim=1)
-
-
-def _centre_crop(batch: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    top, left = (batch.shape[2] - height) // 2, (batch.shape[3] - width) // 2
-    return batch[:, :, top : top + height, left : left + width]

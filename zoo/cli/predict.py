@@ -1,4 +1,4 @@
-"""`zoo predict`: classify pictures."""
+"""`zoo predict`: classify pictures, or detect objects in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zoo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from zoo.reading import Source
-    from zoo.results import ClassificationResults
+    from zoo.results import PictureResults
 
 __all__ = ["predict"]
 
@@ -35,12 +35,19 @@ def predict(
     size: Annotated[
         int | None, typer.Option(help="Side of the model's input in pixels; by default as trained.")
     ] = None,
-    top_k: Annotated[int, typer.Option(help="Classes per picture.")] = 5,
+    top_k: Annotated[
+        int | None, typer.Option(help="Classes per picture, by default 5; of a detector boxes, by default all.")
+    ] = None,
+    min_score: Annotated[
+        float | None, typer.Option(help="Of a detector: leave out boxes with a smaller score; by default 0.25.")
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Pictures per forward pass.")] = 32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; by default the CPU.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; by default float32.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV: source, rank, index, label, score.")] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV: source, rank, index, label, score (and boxes).")
+    ] = False,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write an annotated picture per source here.")
     ] = None,
@@ -51,7 +58,7 @@ def predict(
         bool, typer.Option("--quiet", "-q", help="No progress bar, nothing but results and errors.")
     ] = False,
 ) -> None:
-    """Classify pictures and print labels with scores.
+    """Classify pictures and print labels with scores; with a detector, find objects and print their boxes.
 
     A source that cannot be read gives an error line; the others still run, and the exit code is 2.
     """
@@ -64,7 +71,13 @@ def predict(
     from zoo.progress import progress_bar
 
     predictor = zoo.predictor(
-        name, size=size, top_k=top_k, device=device, dtype=dtype, local_files_only=local_files_only or None
+        name,
+        size=size,
+        top_k=top_k,
+        min_score=min_score,
+        device=device,
+        dtype=dtype,
+        local_files_only=local_files_only or None,
     )
     if save is not None:
         try:
@@ -76,7 +89,7 @@ def predict(
 
     # While the bar is up it owns the terminal and sys.stdout goes through it, which a pipe or file must not.
     out = None if sys.stdout.isatty() else sys.stdout
-    printer = _JsonPrinter(out) if as_json else _CsvPrinter(out) if as_csv else _BlockPrinter(out)
+    printer = _JsonPrinter(out) if as_json else _CsvPrinter(out, predictor.columns) if as_csv else _BlockPrinter(out)
     saved = reported = 0
 
     def report_failures() -> None:
@@ -118,11 +131,11 @@ class _BlockPrinter(contextlib.AbstractContextManager["_BlockPrinter"]):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def __call__(self, result: ClassificationResults) -> None:
+    def __call__(self, result: PictureResults) -> None:
         self.emit(result)
         self.count += 1
 
-    def emit(self, result: ClassificationResults) -> None:
+    def emit(self, result: PictureResults) -> None:
         print(("\n" if self.count else "") + str(result), file=self.out, flush=True)
 
     def close(self) -> None:
@@ -132,7 +145,7 @@ class _BlockPrinter(contextlib.AbstractContextManager["_BlockPrinter"]):
 class _JsonPrinter(_BlockPrinter):
     """Prints a JSON array, one result a line; it is closed also when something fails midway."""
 
-    def emit(self, result: ClassificationResults) -> None:
+    def emit(self, result: PictureResults) -> None:
         print("," if self.count else "[", file=self.out)
         print(json.dumps(result.to_dict()), end="", file=self.out, flush=True)
 
@@ -141,15 +154,19 @@ class _JsonPrinter(_BlockPrinter):
 
 
 class _CsvPrinter(_BlockPrinter):
-    """Prints a heading and a row per class."""
+    """Prints a heading and a row per class or box."""
 
     encoding_errors = "backslashreplace"
 
+    def __init__(self, out: TextIO | None, columns: tuple[str, ...]) -> None:
+        super().__init__(out)
+        self.columns = columns
+
     def __enter__(self) -> _CsvPrinter:
-        self._write([("source", "rank", "index", "label", "score")])
+        self._write([self.columns])
         return self
 
-    def emit(self, result: ClassificationResults) -> None:
+    def emit(self, result: PictureResults) -> None:
         self._write(result.rows())
 
     def _write(self, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -174,7 +191,7 @@ def _expand(arguments: list[str]) -> tuple[list[Source], int]:
     return items, failed
 
 
-def _save(result: ClassificationResults, folder: Path) -> None:
+def _save(result: PictureResults, folder: Path) -> None:
     from zoo.results import free_path
 
     result.save(free_path(folder, result.name))

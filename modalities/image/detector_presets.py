@@ -1,0 +1,123 @@
+"""The registered image detectors, as data. Imports no torch. Names are `{encoding}-vit-det-{size}-{data}`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from modalities.image.presets import ENCODING_OPTIONS, RELEASED_DATA, SIZES, count_encoder
+from zoo.detection.parameter_count import PYRAMID_LEVELS, class_width, count_head, count_pyramid
+from zoo.errors import ConfigError
+
+__all__ = ["COCO_DATA", "COCO_LABELS", "config", "count_parameters", "presets"]
+
+# Names of the raw category ids of COCO, of which 80 are in use.
+_COCO_NAMES = (
+    "/person/bicycle/car/motorcycle/airplane/bus/train/truck/boat/traffic light/fire hydrant//stop sign/"
+    "parking meter/bench/bird/cat/dog/horse/sheep/cow/elephant/bear/zebra/giraffe//backpack/umbrella///handbag/tie/"
+    "suitcase/frisbee/skis/snowboard/sports ball/kite/baseball bat/baseball glove/skateboard/surfboard/"
+    "tennis racket/bottle//wine glass/cup/fork/knife/spoon/bowl/banana/apple/sandwich/orange/broccoli/carrot/"
+    "hot dog/pizza/donut/cake/chair/couch/potted plant/bed//dining table///toilet//tv/laptop/mouse/remote/keyboard/"
+    "cell phone/microwave/oven/toaster/sink/refrigerator//book/clock/vase/scissors/teddy bear/hair drier/"
+    "toothbrush"
+)
+COCO_LABELS = tuple(name or f"unused {index}" for index, name in enumerate(_COCO_NAMES.split("/")))
+COCO_CLASSES = len(COCO_LABELS)
+PYRAMID_DIM = 256
+# The released network sees the whole picture resized to a square, pixels / 255.
+COCO_DATA: dict[str, Any] = {**RELEASED_DATA, "input_size": [3, 640, 640], "resize": "squash", "crop_fraction": 1.0}
+
+
+def config(
+    name: str,
+    *,
+    encoding: str,
+    size: str,
+    patch_size: int,
+    num_classes: int,
+    data: dict[str, Any],
+    labels: tuple[str, ...] | None = None,
+    pyramid: str = "simple",
+    pyramid_dim: int = PYRAMID_DIM,
+    released: bool = False,
+) -> dict[str, Any]:
+    """A complete configuration of an image detector.
+
+    Args:
+        name: What the model is called.
+        encoding: Name of the position encoding.
+        size: A key of `SIZES`.
+        patch_size: Side of a patch in pixels.
+        num_classes: Number of classes.
+        data: Fields of `DataConfig`.
+        labels: Class names in the order of the logits.
+        pyramid: `"simple"` or `"vitdet"`.
+        pyramid_dim: Width of its levels.
+        released: Follow the released networks: patches counted from 1 instead of 0.
+    """
+    return {
+        "schema_version": 1,
+        "name": name,
+        "modality": "image",
+        "task": "detection",
+        "architecture": "vit-det",
+        "model": {
+            **SIZES[size],
+            "patch_size": patch_size,
+            "num_classes": num_classes,
+            "in_chans": 3,
+            "encoding": encoding,
+            "encoding_options": dict(ENCODING_OPTIONS.get(encoding, {})),
+            "coordinate_origin": 1 if released else 0,
+            "class_token_position": None,
+            "size_policy": "refuse",
+            "drop_path": 0.0,
+            "pyramid": pyramid,
+            "pyramid_dim": pyramid_dim,
+            "class_width": class_width(pyramid_dim, num_classes),
+            "max_detections": 100,
+            "min_score": 0.001,
+        },
+        "data": {key: list(value) if isinstance(value, list) else value for key, value in data.items()},
+        "labels": list(labels) if labels else None,
+    }
+
+
+def presets() -> Iterator[dict[str, Any]]:
+    """Yields the registered detectors as fields of `zoo.registry.Entry`."""
+    for size in SIZES:
+        for encoding in ENCODING_OPTIONS:
+            name = f"{encoding}-vit-det-{size}-coco"
+            released = name == "pape-vit-det-b-coco"
+            yield {
+                "name": name,
+                "weights": "release" if released else "none",
+                "config": config(
+                    name,
+                    encoding=encoding,
+                    size=size,
+                    patch_size=16,
+                    num_classes=COCO_CLASSES,
+                    data=COCO_DATA,
+                    labels=COCO_LABELS,
+                    released=released,
+                ),
+            }
+
+
+def count_parameters(model: dict[str, Any]) -> int:
+    """Number of parameters of the detector that `model` (the `"model"` part of a configuration) describes.
+
+    Raises:
+        ConfigError: If a setting that sets a size is unusable.
+    """
+    pyramid = model.get("pyramid", "simple")
+    if not isinstance(pyramid, str) or pyramid not in PYRAMID_LEVELS:
+        raise ConfigError(f"model config: pyramid must be one of {', '.join(PYRAMID_LEVELS)}, got {pyramid!r:.80}")
+    sizes = {key: model.get(key) for key in ("pyramid_dim", "class_width")}
+    for key, value in sizes.items():
+        if type(value) is not int or not 1 <= value <= 1 << 20:
+            raise ConfigError(f"model config: {key} must be a whole number from 1 to {1 << 20}, got {value!r:.60}")
+    width, hidden = model["pyramid_dim"], model["class_width"]
+    head = count_head(width, hidden, model["num_classes"], PYRAMID_LEVELS[pyramid])
+    return count_encoder(model) + count_pyramid(pyramid, model["dim"], width) + head
