@@ -387,17 +387,3 @@ def test_on_cuda_there_is_memory_and_triton_runs() -> None:
         assert row["refused"] is None
         for step in ("inference", "train"):
             assert row[step]["memory_mib"] > 0 and row[step]["errors"]["output"] < 1e-2
-
-
-@pytest.mark.parametrize("encoding", ["none", "pope", "pape", "alibi", "kerple"])
-@pytest.mark.parametrize("step", ["inference", "train"])
-def test_attention_alone_gives_what_the_core_gives(encoding: str, step: str) -> None:
-    inputs = core.Inputs.draw(grid_workload(3, 2, "cpu"), 2, 16, "cpu", torch.float32)
-    whole, alone = (kind(inputs, encoding, None, step, compiled=False) for kind in (core.Core, core.Attend))
-    (out, gradients), (found, own) = whole(), alone()
-    torch.testing.assert_close(found, out)
-    if step == "train":
-        assert len(own) == len(alone.variables) and all(one is not None for one in own)
-        torch.testing.assert_close(own[2], gradients[3])  # Of v, which no encoding here changes.
-    if (encoding, step) == ("pape", "train"):
-        assert len(alone.variables) == 5  # q, k, v, and M and t, which were made of x.

@@ -1,12 +1,14 @@
-"""`zoo bench tiles`: names of tilings, launches in others, refusals."""
+"""`zoo bench tiles`: attention alone, names of tilings, launches in others, refusals."""
 
 from typing import Any
 
 import pytest
 import torch
 
+from zoo.bench import core
 from zoo.bench import tiles as bench
 from zoo.bench.tiles import measure, parse_tiles
+from zoo.bench.workloads import grid_workload
 from zoo.cli.main import main
 from zoo.errors import ConfigError
 from zoo.kernels import launch, plans
@@ -69,3 +71,17 @@ def test_tilings_are_timed_and_impossible_ones_refused(encoding: str, kernel: st
     assert list(rows) == [bench.OWN, *wanted] and rows[bench.OWN]["ratio"] == 1.0
     assert rows["64x64x4x2"]["median_ms"] > 0 and rows["64x64x4x2"]["refused"] is None
     assert rows["256x256x4x6"]["refused"] and rows["256x256x4x6"]["median_ms"] is None
+
+
+@pytest.mark.parametrize("encoding", ["none", "pope", "pape", "alibi", "kerple"])
+@pytest.mark.parametrize("step", ["inference", "train"])
+def test_attention_alone_gives_what_the_core_gives(encoding: str, step: str) -> None:
+    inputs = core.Inputs.draw(grid_workload(3, 2, "cpu"), 2, 16, "cpu", torch.float32)
+    whole, alone = (kind(inputs, encoding, None, step, compiled=False) for kind in (core.Core, core.Attend))
+    (out, gradients), (found, own) = whole(), alone()
+    torch.testing.assert_close(found, out)
+    if step == "train":
+        assert len(own) == len(alone.variables) and all(one is not None for one in own)
+        torch.testing.assert_close(own[2], gradients[3])  # Of v, which no encoding here changes.
+    if (encoding, step) == ("pape", "train"):
+        assert len(alone.variables) == 5  # q, k, v, and M and t, which were made of x.
