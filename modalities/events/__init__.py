@@ -11,15 +11,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from modalities.events.events import Events
     from modalities.events.read import EventReader, open_events
+    from modalities.events.tokenizer import SpikingPatches, StreamingSpikingPatches, Tokens
+    from modalities.events.tokens import EventTokens
 
 # Public name -> module that defines it.
 _LAZY = {
     "EventReader": "modalities.events.read",
+    "EventTokens": "modalities.events.tokens",
     "Events": "modalities.events.events",
+    "SpikingPatches": "modalities.events.tokenizer",
+    "StreamingSpikingPatches": "modalities.events.tokenizer",
+    "Tokens": "modalities.events.tokenizer",
     "open_events": "modalities.events.read",
 }
 
-__all__ = ["EventReader", "Events", "open_events"]
+__all__ = [
+    "EventReader",
+    "EventTokens",
+    "Events",
+    "SpikingPatches",
+    "StreamingSpikingPatches",
+    "Tokens",
+    "open_events",
+]
 
 
 def __getattr__(name: str) -> Any:
