@@ -23,6 +23,8 @@ from zoo.errors import ConfigError, DataError, require
 
 __all__ = ["SpikingPatches", "StreamingSpikingPatches", "Tokens"]
 
+_PLACE_BITS = 20  # Of a held event; the other 43 hold its time since the first of the stream: 101 days.
+_PLACE_MASK = 2**_PLACE_BITS - 1
 _LATEST = 2**63 - 1  # Latest time there is.
 _ROOM = 2**28  # Bytes of patches that one call of the kernel may fill; more come in several calls.
 
@@ -87,6 +89,8 @@ class SpikingPatches:
                 raise ConfigError(f"{name} must be a whole number from {least}, not {value!r}")
         if self.threshold > 32_767:
             raise ConfigError(f"threshold must be at most 32767, not {self.threshold}")
+        if self.patch_size > 724:  # Two polarities of so many pixels fit into the bits of a place.
+            raise ConfigError(f"patch_size must be at most 724, not {self.patch_size}")
         if self.refractory_us > _LATEST:
             raise ConfigError(f"refractory_us must be at most {_LATEST}, not {self.refractory_us}")
         if self.buckets > 40:  # 2^39 ms are 17 years.
@@ -149,17 +153,18 @@ class StreamingSpikingPatches:
         x, y = np.arange(settings.width), np.arange(settings.height)
         self._tables = [a.astype(np.int32) for a in (x // side, y // side * columns, x % side, y % side * side)]
         self._edges = 1000 * 2 ** np.arange(settings.buckets - 1, dtype=np.int64)
-        # Of each patch: events held, their places (polarity, row, column) and times, and when it takes events again.
+        # Of each patch: the number of events held, when it takes events again, and the events: time since the first
+        # of the stream and, in the low bits, the place (polarity, row, column). One number each, for the caches.
         self._counts = np.zeros(rows * columns, np.int32)
-        self._places = np.zeros((rows * columns, settings.threshold), np.int32)
-        self._times = np.zeros((rows * columns, settings.threshold), np.int64)
         self._ready = np.zeros(rows * columns, np.int64)
+        self._held = np.zeros((rows * columns, settings.threshold), np.int64)
         self.reset()
 
     def reset(self) -> None:
         """Forgets everything, for the next recording."""
         self._counts[:] = 0
         self._ready[:] = np.iinfo(np.int64).min
+        self._first: int | None = None
         self._last: int | None = None
         self._seen = 0
 
@@ -185,7 +190,7 @@ class StreamingSpikingPatches:
             start, made = self._kernel(
                 *(events.t_us, events.x, events.y, events.p, start, *self._tables, area),
                 *(settings.threshold, settings.refractory_us, self._edges),
-                *(self._counts, self._places, self._times, self._ready),
+                *(self._first or 0, self._counts, self._ready, self._held),
                 *(patch, t_us, patches.reshape(room, 2 * settings.buckets * area)),
             )
             row, column = np.divmod(patch[:made], settings.grid[1])
@@ -212,7 +217,13 @@ class StreamingSpikingPatches:
                 f"{events.name}: event {self._seen + at}: time steps back from {before} to {int(t[at])} us; "
                 "Events.sorted() sorts"
             )
-        self._last = int(t[-1])
+        first = int(t[0]) if self._first is None else self._first
+        if int(t[-1]) - first >= 1 << (63 - _PLACE_BITS):
+            raise DataError(
+                f"{events.name}: {(int(t[-1]) - first) / 8.64e10:.0f} days after the first event; a stream may last "
+                f"{(1 << (63 - _PLACE_BITS)) / 8.64e10:.0f} days: reset it before a recording with another clock"
+            )
+        self._first, self._last = first, int(t[-1])
         self._seen += len(events)
 
 
@@ -241,17 +252,17 @@ def _tokenize(
     threshold: int,
     refractory: int,
     edges: np.ndarray,
+    first: int,
     counts: np.ndarray,
-    places: np.ndarray,
-    times: np.ndarray,
     ready: np.ndarray,
+    all_held: np.ndarray,
     out_patch: np.ndarray,
     out_t: np.ndarray,
     out: np.ndarray,
 ) -> tuple[int, int]:
     """Takes events from `start` until they or the room for tokens end; returns the next event and the tokens made."""
     made = 0
-    half = len(edges) * area + area
+    skip = len(edges) * area  # What is between the last row of a bucket and the same bucket of brighter events.
     for i in range(start, len(t)):
         patch = patch_of_x[x[i]] + patch_of_y[y[i]]
         now = t[i]
@@ -260,8 +271,8 @@ def _tokenize(
         held = counts[patch]
         if held + 1 == threshold and made == len(out_t):
             return i, made
-        places[patch, held] = p[i] * half + place_of_y[y[i]] + place_of_x[x[i]]
-        times[patch, held] = now
+        place = p[i] * area + place_of_y[y[i]] + place_of_x[x[i]]
+        all_held[patch, held] = (now - first) << _PLACE_BITS | place
         if held + 1 < threshold:
             counts[patch] = held + 1
             continue
@@ -270,9 +281,11 @@ def _tokenize(
         out_patch[made], out_t[made] = patch, now
         bucket = 0
         for k in range(threshold - 1, -1, -1):  # From the youngest, so that the bucket only rises.
-            age = now - times[patch, k]
+            event = all_held[patch, k]
+            age = now - first - (event >> _PLACE_BITS)
             while bucket < len(edges) and age >= edges[bucket]:
                 bucket += 1
-            out[made, places[patch, k] + bucket * area] += 1
+            place = event & _PLACE_MASK
+            out[made, place + bucket * area + (skip if place >= area else 0)] += 1
         made += 1
     return len(t), made
