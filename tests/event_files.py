@@ -116,8 +116,9 @@ def aedat2(events: np.ndarray, chip: str = "eu.seebetter.ini.chips.davis.DAVIS24
     for t, x, y, p in events.tolist():
         address = y << 22 | x << 12 | p << 11 if "davis" in chip.lower() else y << 8 | x << 1 | p
         data += struct.pack(">II", address, t % 2**32)
-        if "davis" in chip.lower():
-            data += struct.pack(">II", 1 << 31 | address, t % 2**32)  # A pixel of a frame.
+        # A pixel of a frame, and an external event.
+        others = (1 << 31 | address, 1 << 10 | address) if "davis" in chip.lower() else (1 << 15 | address,)
+        data += b"".join(struct.pack(">II", other, t % 2**32) for other in others)
     return data
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
+import tarfile
+import tracemalloc
 import zipfile
 
 import event_files
@@ -264,3 +267,53 @@ def test_dvs_gesture_clips(shared, tmp_path):
         facts = (len(events), events.t_us[0], events.t_us[-1], events.p.sum())
         assert facts == tuple(int(row[key]) for key in ("n_events", "t_first_us", "t_last_us", "n_on"))
         assert events.size == (128, 128)
+
+
+def test_nmnist_samples(shared):
+    archive = shared / "data" / "nmnist_1100" / "nmnist_1100.tar.xz"
+    if not archive.exists():
+        pytest.skip(f"no {archive}")
+    with tarfile.open(archive) as file:
+        data = {
+            name: file.extractfile(name).read() for name in file.getnames() if "Test/" in name or name.endswith("csv")
+        }
+    text = next(value for name, value in data.items() if name.endswith("labels.csv")).decode().splitlines()
+    rows = [dict(zip(text[0].split(","), line.split(","), strict=True)) for line in text[1:]]
+    rows = [row for row in rows if row["split"].lower() == "test"]
+    assert len(rows) == 100
+    for row in rows:
+        member = next(value for name, value in data.items() if name.endswith(row["path"]))
+        events = open_events(member, format="nmnist").read()
+        facts = (len(events), events.t_us[0], events.t_us[-1], events.p.sum())
+        assert facts == tuple(int(row[key]) for key in ("n_events", "t_first_us", "t_last_us", "n_on"))
+        assert events.size == (34, 34)
+
+
+@pytest.mark.parametrize("name", ["dat", "evt3", "nmnist", "npy", "npz", "aedat4"])
+def test_memory_does_not_grow_with_the_file(tmp_path, name):
+    """Pieces of a file four times as long take no more memory at their peak."""
+    row = event_files.sample(name, 1)
+    peaks = []
+    for count in (2**19, 2**21):
+        path = tmp_path / f"{count}{event_files.WRITERS[name][0]}"
+        one = event_files.WRITERS[name][1](row)
+        if name in ("npy", "npz"):
+            t, x, y, p = np.repeat(row, count, axis=0).T
+            columns = {"t": t, "x": x.astype("u2"), "y": y.astype("u2"), "p": p > 0}
+            if name == "npz":
+                np.savez_compressed(path, **columns)
+            else:
+                np.save(path, np.rec.fromarrays(list(columns.values()), names=list(columns)))
+        elif name == "aedat4":
+            many = event_files.aedat4(np.repeat(row, 2**12, axis=0), per_packet=2**12, closed=False)
+            start = many.index(struct.pack("<ii", 9, 3) + b"imu")
+            path.write_bytes(many[:start] + many[start:] * (count // 2**12))
+        else:
+            empty = event_files.WRITERS[name][1](row[:0])
+            path.write_bytes(empty + one[len(empty) :] * count)
+        reader = open_events(path)
+        tracemalloc.start()
+        assert sum(len(piece) for piece in reader.chunks(1000)) == count
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0] < 2**27

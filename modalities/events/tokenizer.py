@@ -186,7 +186,7 @@ class StreamingSpikingPatches:
         start = 0
         while not parts or start < len(events):
             patch, t_us = np.empty(room, np.int64), np.empty(room, np.int64)
-            patches = np.zeros((room, *volume), np.int16)  # The system gives memory only to those that are filled.
+            patches = np.empty((room, *volume), np.int16)  # The system gives memory only to those that are filled.
             start, made = self._kernel(
                 *(events.t_us, events.x, events.y, events.p, start, *self._tables, area),
                 *(settings.threshold, settings.refractory_us, self._edges),
@@ -279,6 +279,7 @@ def _tokenize(
         counts[patch] = 0
         ready[patch] = now + refractory if now < 0 or refractory <= _LATEST - now else _LATEST
         out_patch[made], out_t[made] = patch, now
+        out[made] = 0
         bucket = 0
         for k in range(threshold - 1, -1, -1):  # From the youngest, so that the bucket only rises.
             event = all_held[patch, k]

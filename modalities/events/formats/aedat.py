@@ -49,10 +49,10 @@ def _camera(text: str) -> _Camera | None:
 def open_aedat2(file: BinaryIO, name: str, options: Options) -> Recording:
     """Opens AEDAT 2.0: big-endian 32-bit address and 32-bit time in us.
 
-    How an address holds x, y and polarity depends on the camera: that of the header's AEChip, or `camera`. Coordinates
-    and polarity are the bits of the address, as other readers give them; jAER's window mirrors some cameras when it
-    draws, which is not repeated here, and a DVS128 has the bit set where it became darker in jAER's reading. Words of a
-    DAVIS that are no polarity events (frames, IMU, external) are left out. Times wrap after 71.6 minutes.
+    How an address holds x, y and polarity depends on the camera: that of the header's AEChip, or `camera`. The three
+    are taken as the address has them, as iniVation's description and other readers do: row 0 is the lowest of the
+    picture in this format, and a set bit is ON (jAER's scripts read the bit of a DVS128 the other way round and mirror
+    columns). Words that are no polarity events (frames, IMU, external) are left out. Times wrap after 71.6 minutes.
     """
     lines = header_lines(file, b"#", name)
     chip = next((line.partition(":")[2].strip() for line in lines if line.lower().startswith("aechip")), "")
@@ -69,8 +69,9 @@ def open_aedat2(file: BinaryIO, name: str, options: Options) -> Recording:
         unwrap = Unwrap(32)
         for raw in records(file, _RECORD_2, name):
             address = raw["address"].astype(np.uint32)
-            # Bit 31 marks frames and IMU, bit 10 external events; the times of all go into the count of wraps.
-            of_events = address & 0x80000400 == 0 if camera.davis else address >> 16 == 0
+            # Bits 31 (frames and IMU) and 10 (external) of a DAVIS, 15 (external) of a DVS128. The times
+            # of all words go into the count of wraps.
+            of_events = address & (0x80000400 if camera.davis else 0xFFFF8000) == 0
             t, address = unwrap(raw["t"])[of_events], address[of_events]
             if camera.davis:
                 yield to_block(t, address >> 12 & 0x3FF, address >> 22 & 0x1FF, address >> 11 & 1)
