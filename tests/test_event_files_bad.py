@@ -101,7 +101,7 @@ def test_outside_the_sensor(tmp_path, name):
     path = write(tmp_path, name, event_files.WRITERS[name][1](expected))
     with pytest.raises(DataError, match=r"event 123: \(100, 20\) is outside the 50 x 40 pixels"):
         zoo.read(path, kind="events", width=50, height=40)
-    with pytest.warns(UserWarning, match="1 events outside the 50 x 40 pixels were dropped"):
+    with pytest.warns(UserWarning, match="1 events outside the 50 x 40 pixels of the sensor were dropped"):
         events = zoo.read(path, kind="events", width=50, height=40, errors="keep")
     assert rows(events) == np.delete(expected, 123, axis=0).tolist() and (events.width, events.height) == (50, 40)
     assert len(zoo.read(path, kind="events", width=101, height=40)) == 300
@@ -234,6 +234,24 @@ def test_arrays_that_do_not_fit(tmp_path):
         zoo.read(tmp_path / "a.npz")
 
 
+@pytest.mark.parametrize("x", [2**32 + 5, 2**31 - 1, -(2**33) + 7])
+def test_coordinates_beyond_32_bits_are_not_wrapped(tmp_path, x):
+    np.savez(tmp_path / "a.npz", t=[1, 2], x=[4, x], y=[1, 1], p=[1, 0])
+    with pytest.raises(DataError, match="event 1: .* is outside the sensor"):
+        zoo.read(tmp_path / "a.npz")
+    with pytest.warns(UserWarning, match="1 events outside the sensor were dropped"):
+        assert zoo.read(tmp_path / "a.npz", errors="keep").x.tolist() == [4]
+
+
+def test_hdf5_columns_must_hold_whole_numbers(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as root:
+        for key in "txyp":
+            root[f"events/{key}"] = np.ones(3, np.float32 if key == "x" else np.int32)
+    with pytest.raises(DataError, match=r"x is no array \(N,\) of whole numbers"):
+        zoo.read(tmp_path / "a.h5")
+
+
 def test_hdf5_without_events_or_out_of_the_file(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "a.h5", "w") as root:
@@ -312,3 +330,31 @@ def test_missing_library_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(zoo.errors.MissingDependencyError, match=r"h5py .*pip install 'pape-zoo\[events\]'"):
         open_events(b"\x89HDF\r\n\x1a\n", name="a.h5")
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "hdf5"])
+@pytest.mark.filterwarnings("ignore")
+def test_random_damage_is_an_error_of_ours_or_decodes(name):
+    """Whatever is in a file, nothing but events or a `DataError` comes out."""
+    if name == "hdf5":
+        pytest.importorskip("h5py")
+        data = event_files.hdf5(event_files.draw(60))
+    else:
+        data = event_files.WRITERS[name][1](event_files.sample(name, 60))
+    rng = np.random.default_rng(0)
+    outcomes = set()
+    for trial in range(200):
+        bad = bytearray(data)
+        first = 0 if trial % 2 else len(data) // 2
+        for at in rng.integers(first, len(data), rng.integers(1, 6)):
+            bad[at] = rng.integers(0, 256)
+        for errors in ("raise", "keep"):
+            try:
+                events = open_events(bytes(bad), format=name, errors=errors).read()
+            except DataError as error:
+                outcomes.add("refused")
+                assert str(error).startswith("bytes: ")
+            else:
+                outcomes.add("decoded")
+                assert len({len(a) for a in (events.t_us, events.x, events.y, events.p)}) == 1
+    assert outcomes == {"refused", "decoded"}

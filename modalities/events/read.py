@@ -190,7 +190,7 @@ class EventReader:
         elif not total and not self._keep:
             raise DataError(f'{self.name}: no event can be used ({"; ".join(notes)}); errors="keep" gives none')
         if dropped:
-            notes.append(f"{dropped} events outside the {self.width} x {self.height} pixels were dropped")
+            notes.append(f"{dropped} events outside {self._sensor()} were dropped")
         if backward:
             notes.append(f"time steps back {backward} times")
         notes = [f"{self.name}: {note}" for note in notes]
@@ -200,16 +200,19 @@ class EventReader:
             warnings.warn(note, stacklevel=2)
 
     def _inside(self, block: Block) -> np.ndarray:
-        inside = (block.x >= 0) & (block.y >= 0)
+        largest = np.iinfo(np.int32).max  # What a larger coordinate became.
+        inside = (block.x >= 0) & (block.y >= 0) & (block.x < largest) & (block.y < largest)
         if self.width is not None and self.height is not None:
             inside &= (block.x < self.width) & (block.y < self.height)
         return inside
 
+    def _sensor(self) -> str:
+        return "the sensor" if self.width is None else f"the {self.width} x {self.height} pixels of the sensor"
+
     def _refuse(self, block: Block, at: int, before: int) -> None:
         x, y = int(block.x[at]), int(block.y[at])
-        sensor = "the sensor" if self.width is None else f"the {self.width} x {self.height} pixels of the sensor"
         raise DataError(
-            f"{self.name}: event {before + at}: ({x}, {y}) is outside {sensor}; pass width= and height= if they are "
+            f"{self.name}: event {before + at}: ({x}, {y}) is outside {self._sensor()}; pass width= and height= if they are "
             'larger; errors="keep" drops such events'
         )
 

@@ -88,7 +88,7 @@ def open_aedat3(file: BinaryIO, name: str, options: Options) -> Recording:
     packet's count of overflows.
     """
     lines = header_lines(file, b"#", name, end="!END-HEADER")
-    if lines[-1] != "!END-HEADER":
+    if "!END-HEADER" not in lines[-1:]:
         raise DataError(f"{name}: the header has no end (#!END-HEADER)")
     kind = next((line.partition(":")[2].strip().upper() for line in lines if line.lower().startswith("format")), "RAW")
     if kind not in ("RAW", "PNGFRAMES"):  # The latter compresses frames only.

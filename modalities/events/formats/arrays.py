@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator
@@ -17,6 +18,7 @@ from zoo.errors import DataError
 __all__ = ["open_npy", "open_npz"]
 
 _BAD = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError)
+_BAD_HEADER = (*_BAD, SyntaxError, TypeError, tokenize.TokenError)  # NumPy parses the header as Python.
 
 
 def open_npz(file: BinaryIO, name: str, options: Options) -> Recording:
@@ -135,5 +137,5 @@ def _damage(name: str, what: str) -> Iterator[Any]:
         yield
     except DataError:
         raise
-    except _BAD as error:
+    except _BAD_HEADER as error:
         raise DataError(f"{name}: {what}: truncated or damaged ({error})") from error

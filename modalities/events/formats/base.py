@@ -83,13 +83,15 @@ class Recording:
 
 
 def to_block(t_us: Any, x: Any, y: Any, p: Any) -> Block:
-    """Casts to the types of a block."""
-    return Block(
-        np.asarray(t_us).astype(np.int64, copy=False),
-        np.asarray(x).astype(np.int32, copy=False),
-        np.asarray(y).astype(np.int32, copy=False),
-        np.asarray(p).astype(np.bool_, copy=False),
-    )
+    """Casts to the types of a block; coordinates beyond int32 become -1 or the largest, both outside every sensor."""
+    return Block(np.asarray(t_us).astype(np.int64, copy=False), _int32(x), _int32(y), np.asarray(p).astype(np.bool_))
+
+
+def _int32(values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.kind in "iu" and (array.dtype.itemsize > 4 or array.dtype == np.uint32):
+        array = array.clip(-1 if array.dtype.kind == "i" else 0, 2**31 - 1)
+    return array.astype(np.int32, copy=False)
 
 
 def header_lines(file: BinaryIO, mark: bytes, name: str, end: str | None = None) -> list[str]:

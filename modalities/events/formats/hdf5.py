@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from modalities.events.formats.base import BLOCK, Block, Options, Recording, to_block, to_us
 from modalities.events.formats.columns import NAMES, polarity, unit_of
-from zoo.errors import DataError, require
+from zoo.errors import DataError, ZooError, require
 
 __all__ = ["open_hdf5"]
 
@@ -28,34 +28,38 @@ def open_hdf5(file: BinaryIO, name: str, options: Options) -> Recording:
     h5py = require("h5py", extra="events")
     with contextlib.suppress(ImportError):  # Registers the compression of DSEC (Blosc).
         importlib.import_module("hdf5plugin")
-    try:
+    with _damage(name, "no readable HDF5 file"):
         root = h5py.File(file, "r")
-    except OSError as error:
-        raise DataError(f"{name}: no readable HDF5 file: truncated or damaged ({error})") from error
-    group, columns = _find(h5py, root, name)
-    counts = {key: len(column) for key, column in columns.items()}
-    if len(set(counts.values())) > 1:
-        raise DataError(f"{name}: x, y, p and t differ in length: {counts}")
-    unit = unit_of(columns["t"].dtype, options.unit, name, default="us")
-    offset = 0
-    for place in (group, root):
-        if (found := _scalar(h5py, place, "t_offset", name)) is not None:
-            offset = int(to_us(np.asarray([found]), unit, name)[0])
-            break
-    size = [next((v for p in (group, root) if (v := _scalar(h5py, p, k, name))), None) for k in ("width", "height")]
+        group, columns = _find(h5py, root, name)
+        counts = {key: len(column) for key, column in columns.items()}
+        if len(set(counts.values())) > 1:
+            raise DataError(f"{name}: x, y, p and t differ in length: {counts}")
+        unit = unit_of(columns["t"].dtype, options.unit, name, default="us")
+        found = [[_scalar(h5py, p, key, name) for p in (group, root)] for key in ("t_offset", "width", "height")]
+    offset, *size = (next((value for value in values if value is not None), None) for values in found)
+    shift = 0 if offset is None else int(to_us(np.asarray([offset]), unit, name)[0])
     width, height = (int(size[0]), int(size[1])) if size[0] and size[1] else (None, None)
 
     def blocks() -> Generator[Block, None, None]:
         for start in range(0, counts["t"], BLOCK):
-            try:
+            with _damage(name, f"cannot be read from event {start} on"):
                 part = {key: np.asarray(column[start : start + BLOCK]) for key, column in columns.items()}
-            except (OSError, RuntimeError) as error:
-                hint = "; pip install 'pape-zoo[events]'" if "filter" in str(error) else ""
-                raise DataError(f"{name}: cannot be read from event {start} on ({error}){hint}") from error
-            t = to_us(part["t"], unit, name) + offset
+            t = to_us(part["t"], unit, name) + shift
             yield to_block(t, part["x"], part["y"], polarity(part["p"], name))
 
     return Recording("hdf5", width, height, blocks)
+
+
+@contextlib.contextmanager
+def _damage(name: str, what: str) -> Iterator[None]:
+    """The library raises errors of many types on damaged files."""
+    try:
+        yield
+    except ZooError:
+        raise
+    except Exception as error:
+        hint = "; pip install 'pape-zoo[events]'" if "filter" in str(error) else ""
+        raise DataError(f"{name}: {what}: truncated or damaged ({error}){hint}") from error
 
 
 class _Field:
@@ -89,8 +93,8 @@ def _find(h5py: Any, root: Any, name: str) -> tuple[Any, dict[str, Any]]:
         if set(found) == set("txyp"):
             for key, column in found.items():
                 shape = () if isinstance(column, _Field) else getattr(column, "shape", None)
-                if shape is None or len(shape) > 1 or column.dtype.kind not in "iufb":
-                    raise DataError(f"{name}: {key} is no array of numbers (N,)")
+                if shape is None or len(shape) > 1 or column.dtype.kind not in ("iuf" if key == "t" else "iub"):
+                    raise DataError(f"{name}: {key} is no array (N,) of {'' if key == 't' else 'whole '}numbers")
             return group, found
     keys = ", ".join(list(root)[:8]) or "nothing"
     raise DataError(f"{name}: no events: expected events/x, y, p and t, or a table CD/events; at the top are {keys}")
