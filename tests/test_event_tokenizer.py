@@ -169,6 +169,7 @@ def test_bad_events_are_refused_and_change_nothing(bad):
     ("options", "message"),
     [
         ({"patch_size": 0}, "patch_size must be a whole number from 1"),
+        ({"patch_size": 725}, "patch_size must be at most 724"),
         ({"threshold": 2.5}, "threshold must be a whole number from 1, not 2.5"),
         ({"threshold": 40_000}, "threshold must be at most 32767"),
         ({"refractory_us": -1}, "refractory_us must be a whole number from 0"),
@@ -187,6 +188,22 @@ def test_largest_count_and_latest_refractory_period_fit():
     assert tokens.patches.max(axis=(1, 2, 3, 4)).tolist() == [32_767] * 2
     # A period that reaches beyond the last time there is silences the patch and does not wrap.
     assert len(SpikingPatches(1, 1, 1, 1, 2**62 + 1)(events_of([(2**62 + i, 0, 0, 1) for i in range(9)]))) == 1
+
+
+def test_how_long_a_stream_may_last():
+    stream, longest = SpikingPatches(1, 1, 1, 2, 0).stream(), 2**43 - 1
+    tokens = stream.push(events_of([(7, 0, 0, 1), (7 + longest, 0, 0, 1)]))
+    assert tokens.t_us.tolist() == [7 + longest] and tokens.patches[0, 1, :, 0, 0].tolist() == [1, *[0] * 8, 1]
+    with pytest.raises(DataError, match="102 days after the first event; a stream may last 102 days: reset it"):
+        stream.push(events_of([(8 + longest, 0, 0, 1)]))
+    stream.reset()
+    assert len(stream.push(events_of([(8 + longest, 0, 0, 1), (9 + longest, 0, 0, 1)]))) == 1
+
+
+def test_largest_patch():
+    events = events_of([(1, 0, 0, 0), (2, 723, 723, 1)])
+    patches = SpikingPatches(724, 724, 724, 2, 0, 2)(events).patches
+    assert np.argwhere(patches).tolist() == [[0, 0, 0, 0, 0], [0, 1, 0, 723, 723]]
 
 
 def test_missing_numba_says_what_to_install(monkeypatch):

@@ -212,8 +212,8 @@ class EventReader:
     def _refuse(self, block: Block, at: int, before: int) -> None:
         x, y = int(block.x[at]), int(block.y[at])
         raise DataError(
-            f"{self.name}: event {before + at}: ({x}, {y}) is outside {self._sensor()}; pass width= and height= if they are "
-            'larger; errors="keep" drops such events'
+            f"{self.name}: event {before + at}: ({x}, {y}) is outside {self._sensor()}; pass width= and "
+            'height= if they are larger; errors="keep" drops such events'
         )
 
 

@@ -23,10 +23,10 @@ from zoo.errors import ConfigError, DataError, require
 
 __all__ = ["SpikingPatches", "StreamingSpikingPatches", "Tokens"]
 
-_PLACE_BITS = 20  # Of a held event; the other 43 hold its time since the first of the stream: 101 days.
+_PLACE_BITS = 20  # Of a held event; the other 43 hold its time since the first of the stream: 102 days.
 _PLACE_MASK = 2**_PLACE_BITS - 1
 _LATEST = 2**63 - 1  # Latest time there is.
-_ROOM = 2**28  # Bytes of patches that one call of the kernel may fill; more come in several calls.
+_ROOM = 2**31  # Bytes of patches that one call of the kernel may fill; more come in several calls, and are copied.
 
 
 @dataclass(frozen=True, eq=False)
