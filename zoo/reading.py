@@ -17,11 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, overload
 
 from zoo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from modalities.events.events import Events
     from modalities.image.read import Image
 
 __all__ = [
@@ -47,16 +48,16 @@ TOTAL_TIMEOUT_S = 120.0
 """Longest whole transfer."""
 
 # Kind -> "module:function(value, *, name, path, errors, **options)".
-READERS = {"image": "modalities.image.read:read_image"}
+READERS = {"image": "modalities.image.read:read_image", "events": "modalities.events.read:read_events"}
 
 IMAGE_SUFFIXES = frozenset(
     (".apng", ".avif", ".bmp", ".dib", ".gif", ".ico", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".jpx")
     + (".mpo", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".qoi", ".tif", ".tiff", ".webp")
 )
-# Kinds that this version has no reader for, by suffix, so that the error can say what the file is.
+# Other kinds by suffix, also those that this version has no reader for, so that the error can say what the file is.
 _OTHER_SUFFIXES = {
     "clip": (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv"),
-    "events": (".aedat", ".aedat4", ".dat", ".h5", ".hdf5", ".raw"),
+    "events": (".aedat", ".aedat4", ".csv", ".dat", ".h5", ".hdf5", ".npz", ".raw"),
     "points": (".las", ".laz", ".pcd", ".ply", ".xyz"),
 }
 _IMAGE_MAGIC = (
@@ -86,18 +87,34 @@ class Source:
     name: str
 
 
-def read(source: Any, kind: str | None = None, *, errors: str = "raise", **options: Any) -> Image:
-    """Reads one picture.
+@overload
+def read(source: Any, kind: Literal["events"], *, errors: str = ..., **options: Any) -> Events: ...
+
+
+@overload
+def read(source: Any, kind: Literal["image"] = ..., *, errors: str = ..., **options: Any) -> Image: ...
+
+
+@overload
+def read(source: Any, kind: str | None = ..., *, errors: str = ..., **options: Any) -> Any: ...
+
+
+def read(source: Any, kind: str | None = None, *, errors: str = "raise", **options: Any) -> Image | Events:
+    """Reads one picture or one event recording.
 
     Args:
-        source: A path, an http(s) URL, encoded bytes, a PIL image, an array (H, W), (H, W, 1), (H, W, 3) or
-            (H, W, 4), a tensor (H, W) or (C, H, W), or a `Source`.
-        kind: `"image"`, or `None` to decide by suffix and content. Other kinds are not in this version.
-        errors: What to do with a truncated picture: `"raise"`, or `"keep"` what can be decoded of it.
-        **options: For the reader: `frame` (of an animation; the first unless asked) and `max_pixels`.
+        source: A path, an http(s) URL, the bytes of a file, or a `Source`; for pictures also a PIL image, an array
+            (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or a tensor (H, W) or (C, H, W).
+        kind: `"image"` or `"events"`; `None` decides for a path by suffix and content, and takes bytes and objects
+            as pictures. A `.bin` is points (KITTI) when its size divides by 16 and its floats are finite and within
+            1 km, and events (N-MNIST) when its size divides by 5. Other kinds are not in this version.
+        errors: What to do with a truncated file: `"raise"`, or `"keep"` what can be decoded of it.
+        **options: For the reader of pictures: `frame` (of an animation; the first unless asked) and `max_pixels`. For
+            that of events: see `modalities.events.open_events`.
 
     Returns:
-        An `Image`: `rgb` uint8 (H, W, 3), `name`, `path`.
+        An `Image`: `rgb` uint8 (H, W, 3), `name`, `path`; or `Events`: `t_us` int64, `x` and `y` int32, `p` bool, all
+        (N,), `width`, `height`.
 
     Raises:
         DataError: If it cannot be read; the message names the source.
@@ -117,10 +134,10 @@ def read(source: Any, kind: str | None = None, *, errors: str = "raise", **optio
         what = f"{kind} sources are not in this version" if known else f"unknown kind {kind!r}"
         raise DataError(f"{source.name}: {what}; this one reads: {', '.join(READERS)}")
     module, function = READERS[kind].split(":")
-    image: Image = getattr(importlib.import_module(module), function)(
+    found: Image | Events = getattr(importlib.import_module(module), function)(
         source.value, name=source.name, path=path, errors=errors, **options
     )
-    return image
+    return found
 
 
 def as_source(value: Any, index: int | None = None) -> Source:
@@ -288,6 +305,8 @@ def _kind_of(source: Source) -> str:
     if not isinstance(source.value, Path):
         return "image"
     suffix = source.value.suffix.lower()
+    if suffix == ".bin":
+        return _kind_of_bin(source.value, source.name)
     other = next((kind for kind, suffixes in _OTHER_SUFFIXES.items() if suffix in suffixes), None)
     if other is None:
         return "image"
@@ -297,3 +316,24 @@ def _kind_of(source: Source) -> str:
     except OSError as error:
         raise DataError(f"{source.name}: cannot be opened ({error.strerror or error})") from error
     return "image" if head.startswith(_IMAGE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP") else other
+
+
+def _kind_of_bin(path: Path, name: str) -> str:
+    """Tells KITTI points (four float32 each) from N-MNIST events (five bytes each)."""
+    import numpy as np
+
+    try:
+        size = path.stat().st_size
+        points = size > 0 and size % 16 == 0
+        with path.open("rb") as file:
+            while points and (data := file.read(2**20)):
+                values = np.frombuffer(data, "<f4")
+                with np.errstate(invalid="ignore"):
+                    points = bool((np.abs(values) <= 1000).all())  # False for NaN.
+    except OSError as error:
+        raise DataError(f"{name}: cannot be opened ({error.strerror or error})") from error
+    events = size > 0 and size % 5 == 0
+    if points == events:
+        what = "may hold points or events" if points else "holds neither points (KITTI) nor events (N-MNIST)"
+        raise DataError(f'{name}: a .bin of {size} bytes {what}; pass kind="events" or kind="points"')
+    return "points" if points else "events"

@@ -1,0 +1,46 @@
+"""Event cameras: reading recordings of every common format, and the tokenizer that turns events into tokens.
+
+Names are looked up when used (PEP 562), so that presets can be read without torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from modalities.events.events import Events
+    from modalities.events.read import EventReader, open_events
+    from modalities.events.tokenizer import SpikingPatches, StreamingSpikingPatches, Tokens
+    from modalities.events.tokens import EventTokens
+
+# Public name -> module that defines it.
+_LAZY = {
+    "EventReader": "modalities.events.read",
+    "EventTokens": "modalities.events.tokens",
+    "Events": "modalities.events.events",
+    "SpikingPatches": "modalities.events.tokenizer",
+    "StreamingSpikingPatches": "modalities.events.tokenizer",
+    "Tokens": "modalities.events.tokenizer",
+    "open_events": "modalities.events.read",
+}
+
+__all__ = [
+    "EventReader",
+    "EventTokens",
+    "Events",
+    "SpikingPatches",
+    "StreamingSpikingPatches",
+    "Tokens",
+    "open_events",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'modalities.events' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
