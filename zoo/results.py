@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +39,7 @@ class Failure:
     error: ZooError
 
 
-class PictureResults:
+class PictureResults(ABC):
     """What the results of every task have in common.
 
     Subclasses are dataclasses with the fields declared here, name their columns and make `to_dict`, `rows` and `plot`.
@@ -53,17 +54,17 @@ class PictureResults:
 
     COLUMNS: ClassVar[tuple[str, ...]] = ()
 
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows(self) -> list[tuple[Any, ...]]:
         """Returns tuples of `COLUMNS`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plot(self) -> PIL.Image.Image:
         """Returns an annotated picture."""
-        raise NotImplementedError
 
     def to_json(self, indent: int | None = None) -> str:
         """Returns `to_dict` as JSON text."""
