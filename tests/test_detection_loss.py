@@ -295,10 +295,11 @@ def test_a_batch_can_be_learned(tiny_config):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_agrees_with_ultralytics(seed):
+def test_agrees_with_ultralytics(seed, tmp_path, monkeypatch):
     """Its loss on the same predictions, if it is installed (8.4.190; AGPL-3.0, so nothing of it is used otherwise)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path))  # Their import writes settings.
         pytest.importorskip("ultralytics")
         from ultralytics.utils.loss import v8DetectionLoss
 
