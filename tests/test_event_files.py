@@ -295,7 +295,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, name):
     """Pieces of a file four times as long take no more memory at their peak."""
     row = event_files.sample(name, 1)
     peaks = []
-    for count in (2**19, 2**21):
+    for count in (2**20, 2**22):  # Fewer pieces than the collector of garbage waits for would take less.
         path = tmp_path / f"{count}{event_files.WRITERS[name][0]}"
         one = event_files.WRITERS[name][1](row)
         if name in ("npy", "npz"):
@@ -319,5 +319,4 @@ def test_memory_does_not_grow_with_the_file(tmp_path, name):
         assert sum(len(piece) for piece in reader.chunks(1000)) == count
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    # Garbage comes and goes; decoded, the longer file has 25 MB more.
-    assert peaks[1] < 1.1 * peaks[0] + 2**20 < 2**27
+    assert peaks[1] < 1.1 * peaks[0] < 2**27

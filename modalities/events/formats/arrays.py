@@ -17,7 +17,8 @@ from zoo.errors import DataError
 
 __all__ = ["open_npy", "open_npz"]
 
-_BAD = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError)
+# Compression that zipfile does not know is a RuntimeError of its own kind.
+_BAD = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, RuntimeError, KeyError)
 _BAD_HEADER = (*_BAD, SyntaxError, TypeError, tokenize.TokenError)  # NumPy parses the header as Python.
 
 
