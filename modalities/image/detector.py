@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from modalities.image.embed import PatchEmbed
-from modalities.image.model import ViTConfig, block_indices, parse_config
+from modalities.image.encoder import ImageEncoder
+from modalities.image.model import ViTConfig, parse_config
 from zoo.coordinates import Coordinates
 from zoo.data_config import DataConfig
 from zoo.detection.decode import decode, select
@@ -21,7 +22,7 @@ from zoo.errors import ConfigError, DataError
 from zoo.transformer import Encoder
 
 if TYPE_CHECKING:
-    from zoo.loading import LoadReport
+    pass
 
 __all__ = ["DetectorConfig", "ImageDetector", "build"]
 
@@ -62,7 +63,7 @@ class DetectorConfig(ViTConfig):
             raise ConfigError(f"model config: min_score must be in [0, 1), got {score!r:.80}")
 
 
-class ImageDetector(nn.Module):
+class ImageDetector(ImageEncoder):
     """Patches -> encoder -> feature pyramid -> YOLOv10 head, without class token and non-maximum suppression.
 
     Args:
@@ -70,15 +71,8 @@ class ImageDetector(nn.Module):
         data_config: Preprocessing; what `Detections.for_image` undoes.
 
     Attributes:
-        config: The complete configuration (schema of config.json), set by `build`.
-        data_config: Preprocessing that belongs to the weights.
         strides: Pixels of a cell on every level of the pyramid.
-        load_report: What `zoo.load` did.
     """
-
-    config: dict[str, Any]
-    data_config: DataConfig
-    load_report: LoadReport | None = None
 
     def __init__(self, config: DetectorConfig, data_config: DataConfig) -> None:
         super().__init__()
@@ -106,11 +100,6 @@ class ImageDetector(nn.Module):
         self.pyramid = build_pyramid(config.pyramid, config.dim, config.pyramid_dim, config.patch_size)
         self.strides = self.pyramid.strides
         self.head = YOLOv10Head(config.pyramid_dim, config.num_classes, self.strides, config.class_width)
-
-    @property
-    def in_chans(self) -> int:
-        """Channels of the input pictures."""
-        return self.embed.in_chans
 
     @property
     def num_classes(self) -> int:
@@ -147,57 +136,10 @@ class ImageDetector(nn.Module):
         """
         return self.forward_head(self.forward_features(images))
 
-    def forward_features(self, images: Tensor) -> Tensor:
-        """The grid after the last LayerNorm: (B, C, rows, columns)."""
-        tokens, coords = self._tokens(images)
-        rows, columns = self.embed.grid_size(*images.shape[-2:])
-        return self.encoder(tokens, coords).transpose(1, 2).unflatten(2, (rows, columns))
-
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Any:
         """Raw maps of the output of `forward_features`, or with `pre_logits` the levels of the pyramid alone."""
         levels = self.pyramid(features)
         return levels if pre_logits else self.head(levels)
-
-    def forward_intermediates(
-        self,
-        images: Tensor,
-        indices: int | Sequence[int] | None = None,
-        output: str = "tokens",
-        norm: bool = False,
-        stop_early: bool = False,
-    ) -> tuple[Tensor | None, list[Tensor]]:
-        """Features after chosen blocks.
-
-        Args:
-            images: (B, in_chans, H, W).
-            indices: Block numbers (negative from the end), or how many of the last blocks; `None` means all.
-            output: `"tokens"` (B, rows * columns, C) or `"grid"` (B, C, rows, columns).
-            norm: Apply the last LayerNorm to each.
-            stop_early: Do not run the blocks after the last one asked for.
-
-        Returns:
-            The final features as from `forward_features` (`None` if stopped early before the end), and the list.
-
-        Raises:
-            ConfigError: On an unknown output or an index out of range.
-        """
-        if output not in ("tokens", "grid"):
-            raise ConfigError(f"output must be 'tokens' or 'grid', got {output!r}")
-        depth = len(self.encoder.blocks)
-        wanted = block_indices(indices, depth)
-        tokens, coords = self._tokens(images)
-        grid = self.embed.grid_size(*images.shape[-2:])
-        kept: dict[int, Tensor] = {}
-        final: Tensor | None = None
-        for index, x in enumerate(self.encoder.layers(tokens, coords)):
-            if index in wanted:
-                features = self.encoder.norm(x) if norm else x
-                kept[index] = features.transpose(1, 2).unflatten(2, grid) if output == "grid" else features
-            if index == depth - 1:
-                final = self.encoder.norm(x).transpose(1, 2).unflatten(2, grid)
-            elif stop_early and index >= max(wanted):
-                break
-        return final, [kept[index] for index in wanted]
 
     def reset_classifier(self, num_classes: int) -> None:
         """Gives both branches new class layers: zero weight and class-prior bias; the towers below them stay.
@@ -233,27 +175,15 @@ class ImageDetector(nn.Module):
         compare_shapes(found, own, "the backbone")
         self.load_state_dict(state, strict=False)
 
-    def no_weight_decay(self) -> set[str]:
-        """Names of parameters to leave out of weight decay, besides biases and norms."""
-        return {f"encoder.{name}" for name in self.encoder.no_weight_decay()}
-
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Parameter groups for layer-wise learning-rate decay, in timm's form; pyramid and head are the last layer."""
-        blocks = r"^encoder\.blocks\.(\d+)"
-        return {
-            "stem": r"^embed|^encoder\.norm_pre|^encoder\.token_encoding",
-            "blocks": blocks if coarse else [(blocks, None), (r"^encoder\.norm\.", (99999,))],
-        }
-
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recomputes activations in backward to save memory."""
-        self.encoder.grad_checkpointing = enable
-
     def _tokens(self, images: Tensor) -> tuple[Tensor, Coordinates]:
         features, coords = self.embed(images)
         if features.shape[0] == 0:
             raise DataError("a batch needs at least one picture")
         return features, coords
+
+    def _features(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+        """The grid: (B, C, rows, columns)."""
+        return self.as_grid(tokens, grid)
 
 
 def _check_classes(num_classes: object) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from modalities.image.presets import ENCODING_OPTIONS, RELEASED_DATA, SIZES, count_encoder
+from modalities.image.presets import config as classifier_config
 from zoo.detection.parameter_count import PYRAMID_LEVELS, class_width, count_head, count_pyramid
 from zoo.errors import ConfigError
 
@@ -55,32 +56,25 @@ def config(
         pyramid_dim: Width of its levels.
         released: Follow the released networks: patches counted from 1 instead of 0.
     """
-    return {
-        "schema_version": 1,
-        "name": name,
-        "modality": "image",
-        "task": "detection",
-        "architecture": "vit-det",
-        "model": {
-            **SIZES[size],
-            "patch_size": patch_size,
-            "num_classes": num_classes,
-            "in_chans": 3,
-            "encoding": encoding,
-            "encoding_options": dict(ENCODING_OPTIONS.get(encoding, {})),
-            "coordinate_origin": 1 if released else 0,
-            "class_token_position": None,
-            "size_policy": "refuse",
-            "drop_path": 0.0,
-            "pyramid": pyramid,
-            "pyramid_dim": pyramid_dim,
-            "class_width": class_width(pyramid_dim, num_classes),
-            "max_detections": 100,
-            "min_score": 0.001,
-        },
-        "data": {key: list(value) if isinstance(value, list) else value for key, value in data.items()},
-        "labels": list(labels) if labels else None,
+    made = classifier_config(
+        name,
+        encoding=encoding,
+        size=size,
+        patch_size=patch_size,
+        num_classes=num_classes,
+        data=data,
+        labels=labels,
+        released=released,
+    )
+    model = made["model"] | {
+        "class_token_position": None,
+        "pyramid": pyramid,
+        "pyramid_dim": pyramid_dim,
+        "class_width": class_width(pyramid_dim, num_classes),
+        "max_detections": 100,
+        "min_score": 0.001,
     }
+    return made | {"task": "detection", "architecture": "vit-det", "model": model}
 
 
 def presets() -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from modalities.image.embed import PatchEmbed
+from modalities.image.encoder import ImageEncoder
 from zoo.coordinates import Coordinates
 from zoo.data_config import DataConfig
 from zoo.encodings import split_name
@@ -20,9 +21,9 @@ from zoo.errors import ConfigError, DataError
 from zoo.transformer import Encoder
 
 if TYPE_CHECKING:
-    from zoo.loading import LoadReport
+    pass
 
-__all__ = ["ViTConfig", "VisionTransformer", "block_indices", "build", "parse_config", "trained_extent"]
+__all__ = ["ViTConfig", "VisionTransformer", "build", "parse_config", "trained_extent"]
 
 C = TypeVar("C", bound="ViTConfig")
 
@@ -123,23 +124,16 @@ class ViTConfig:
         return cls(**{key: value for key, value in values.items() if key in names})
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(ImageEncoder):
     """ViT: patches and a class token -> LayerNorm -> blocks -> LayerNorm -> linear head on the class token.
 
     Any height and width go in: coordinates follow the actual grid, and no tensor of the checkpoint depends on it.
 
     Args:
         config: Sizes, encoding and conventions.
-
-    Attributes:
-        config: The complete configuration (schema of config.json), set by `build`.
-        data_config: Preprocessing that belongs to the weights, set by `build`.
-        load_report: What `zoo.load` did.
     """
 
-    config: dict[str, Any]
-    data_config: DataConfig
-    load_report: LoadReport | None = None
+    PREFIX = 1
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -169,11 +163,6 @@ class VisionTransformer(nn.Module):
         self.head: nn.Module
         self.reset_classifier(config.num_classes)
 
-    @property
-    def in_chans(self) -> int:
-        """Channels of the input pictures."""
-        return self.embed.in_chans
-
     def forward(self, images: Tensor) -> Tensor:
         """Classifies pictures.
 
@@ -188,57 +177,10 @@ class VisionTransformer(nn.Module):
         """
         return self.forward_head(self.forward_features(images))
 
-    def forward_features(self, images: Tensor) -> Tensor:
-        """Tokens after the last LayerNorm: (B, 1 + rows * columns, C), the class token first."""
-        return self.encoder(*self._tokens(images))
-
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Logits (B, num_classes) of the output of `forward_features`, or the pooled features (B, C)."""
         pooled = features[:, 0]
         return pooled if pre_logits else self.head(pooled)
-
-    def forward_intermediates(
-        self,
-        images: Tensor,
-        indices: int | Sequence[int] | None = None,
-        output: str = "tokens",
-        norm: bool = False,
-        stop_early: bool = False,
-    ) -> tuple[Tensor | None, list[Tensor]]:
-        """Features after chosen blocks.
-
-        Args:
-            images: (B, in_chans, H, W).
-            indices: Block numbers (negative from the end), or how many of the last blocks; `None` means all.
-            output: `"tokens"` (B, 1 + rows * columns, C) with the class token, or `"grid"` (B, C, rows, columns).
-            norm: Apply the last LayerNorm to each.
-            stop_early: Do not run the blocks after the last one asked for.
-
-        Returns:
-            The final features as from `forward_features` (`None` if stopped early before the end), and the list.
-
-        Raises:
-            ConfigError: On an unknown output or an index out of range.
-        """
-        if output not in ("tokens", "grid"):
-            raise ConfigError(f"output must be 'tokens' or 'grid', got {output!r}")
-        depth = len(self.encoder.blocks)
-        wanted = block_indices(indices, depth)
-        tokens, coords = self._tokens(images)
-        rows, columns = self.embed.grid_size(*images.shape[-2:])
-        kept: dict[int, Tensor] = {}
-        final: Tensor | None = None
-        for index, x in enumerate(self.encoder.layers(tokens, coords)):
-            if index in wanted:
-                features = self.encoder.norm(x) if norm else x
-                if output == "grid":
-                    features = features[:, 1:].transpose(1, 2).unflatten(2, (rows, columns))
-                kept[index] = features
-            if index == depth - 1:
-                final = self.encoder.norm(x)
-            elif stop_early and index >= max(wanted):
-                break
-        return final, [kept[index] for index in wanted]
 
     def reset_classifier(self, num_classes: int) -> None:
         """Gives the model a new head: zero weight and class-prior bias -ln(K) as released; 0 removes the head."""
@@ -261,19 +203,7 @@ class VisionTransformer(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters to leave out of weight decay, besides biases and norms."""
-        return {"cls_token"} | {f"encoder.{name}" for name in self.encoder.no_weight_decay()}
-
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Parameter groups for layer-wise learning-rate decay, in timm's form."""
-        blocks = r"^encoder\.blocks\.(\d+)"
-        return {
-            "stem": r"^cls_token|^embed|^encoder\.norm_pre",
-            "blocks": blocks if coarse else [(blocks, None), (r"^encoder\.norm\.", (99999,))],
-        }
-
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recomputes activations in backward to save memory."""
-        self.encoder.grad_checkpointing = enable
+        return {"cls_token"} | super().no_weight_decay()
 
     def _tokens(self, images: Tensor) -> tuple[Tensor, Coordinates]:
         features, coords = self.embed(images)
@@ -281,6 +211,10 @@ class VisionTransformer(nn.Module):
             raise DataError("a batch needs at least one picture")
         cls_token = self.cls_token.to(features.dtype).expand(features.shape[0], -1, -1)
         return torch.cat([cls_token, features], dim=1), coords.with_prefix(1, at=self.class_token_position)
+
+    def _features(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+        """All of them: (B, 1 + rows * columns, C), the class token first."""
+        return tokens
 
 
 def trained_extent(config: Mapping[str, Any]) -> tuple[float, float]:
@@ -291,26 +225,6 @@ def trained_extent(config: Mapping[str, Any]) -> tuple[float, float]:
     parsed, (_, height, width) = ViTConfig.from_dict(config["model"]), DataConfig.from_dict(config["data"]).input_size
     more = parsed.coordinate_origin if parsed.class_token_position == "origin" else 0
     return float(-(-width // parsed.patch_size) + more), float(-(-height // parsed.patch_size) + more)
-
-
-def block_indices(indices: int | Sequence[int] | None, depth: int) -> list[int]:
-    """Numbers of the blocks that `forward_intermediates(indices)` asks for, of `depth` blocks.
-
-    Raises:
-        ConfigError: If one is out of range, or there are none.
-    """
-    if indices is None:
-        return list(range(depth))
-    if isinstance(indices, int) and not isinstance(indices, bool):
-        if not 1 <= indices <= depth:
-            raise ConfigError(
-                f"the number of last blocks must be 1 to {depth} (block indices go in a list), got {indices}"
-            )
-        return list(range(depth - indices, depth))
-    chosen = list(indices) if isinstance(indices, (list, tuple, range)) else []
-    if not chosen or any(type(index) is not int or not -depth <= index < depth for index in chosen):
-        raise ConfigError(f"block indices must lie in -{depth}..{depth - 1} and not be empty, got {indices!r}")
-    return [index % depth for index in chosen]
 
 
 def parse_config(config: Mapping[str, Any], kind: type[C]) -> tuple[C, DataConfig, list[str] | None]:
