@@ -156,17 +156,18 @@ def presets() -> Iterator[dict[str, Any]]:
                     released=released,
                 ),
             }
-    for encoding in IMAGENETTE_ENCODINGS:
-        name = f"{encoding}-vit-t-imagenette"
-        recipe = "imagenette" if encoding == "pape" else "imagenette-100"
+    for encoding, size in [*((encoding, "t") for encoding in IMAGENETTE_ENCODINGS), ("pape", "n")]:
+        name = f"{encoding}-vit-{size}-imagenette"
+        embedded = name == "pape-vit-t-imagenette"
+        recipe = "imagenette" if embedded else "imagenette-100"
         yield {
             "name": name,
-            "weights": "embedded" if encoding == "pape" else "none",
+            "weights": "embedded" if embedded else "none",
             "command": f"zoo train {recipe} --model {name} --data DIR",
             "config": config(
                 name,
                 encoding=encoding,
-                size="t",
+                size=size,
                 patch_size=8,
                 num_classes=10,
                 data=IMAGENETTE_DATA,

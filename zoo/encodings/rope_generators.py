@@ -198,12 +198,15 @@ class _BlockGenerators(AttentionEncoding):
         assert isinstance(frame, Positions)
         with torch.autocast(q.device.type, enabled=False):
             matrices = turn(skew(self.generator(frame.values), self.block_size))
-            shape = (self.blocks, self.block_size)
-            q, k = (
-                (matrices @ t.to(matrices.dtype).unflatten(-1, shape).unsqueeze(-1)).squeeze(-1).flatten(-2).to(t.dtype)
-                for t in (q, k)
-            )
+            q, k = (self._multiply(matrices, t.to(matrices.dtype)).to(t.dtype) for t in (q, k))
         return q, k
+
+    def _multiply(self, matrices: Tensor, x: Tensor) -> Tensor:
+        """Blocks of x (B, H, N, D), each times its matrix (B or 1, H, N, blocks, b, b)."""
+        parts = x.unflatten(-1, (self.blocks, self.block_size))
+        if matrices.shape[0] == 1:  # All samples as columns of one product; broadcasting would copy a matrix to each.
+            return torch.einsum("hnkij,bhnkj->bhnki", matrices.squeeze(0), parts).flatten(-2)
+        return (matrices @ parts.unsqueeze(-1)).squeeze(-1).flatten(-2)
 
 
 class ComRoPELD(_BlockGenerators):
