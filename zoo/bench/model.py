@@ -1,4 +1,4 @@
-"""Throughput and memory of whole image classifiers, next to timm's vision transformer of the same size."""
+"""Throughput and memory of whole image models, next to timm's vision transformer or another model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.bench.goals import Goal, judge
+from zoo.bench.goals import judge
 from zoo.bench.timing import (
     compile_afresh,
     environment,
@@ -32,15 +32,18 @@ __all__ = ["BASELINE", "TIMM", "measure", "parse_models", "parse_pixels"]
 TIMM = "timm:"
 BASELINE = f"{TIMM}vit_base_patch16_224"
 _PAPE = "pape-vit-b-in1k"
+_DETECTOR = "pape-vit-det-b-coco"
+_BOXES = 20  # Of a picture, in the train step of a detector.
 _PATCH = 16  # For the default batch only.
 _MAX_SIDE = 4096
 
 
-def parse_models(text: str) -> list[str]:
-    """Comma-separated names, the baseline (timm's ViT-B/16 with absolute positions) first.
+def parse_models(text: str, baseline: str | None = None) -> list[str]:
+    """Comma-separated names, the baseline first.
 
     Args:
         text: Names that `zoo.load` takes, and names of timm with the prefix `timm:`.
+        baseline: Such a name; by default timm's ViT-B/16 with absolute positions.
 
     Raises:
         ConfigError: If timm has no such model.
@@ -48,13 +51,13 @@ def parse_models(text: str) -> list[str]:
     """
     import timm
 
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip() for name in (baseline or BASELINE, *text.split(",")) if name.strip()]
     for name in names:
         if ":" not in name:
             entry(name)
         elif name.startswith(TIMM) and not timm.is_model(name.removeprefix(TIMM)):
             raise ConfigError(f"timm has no model {name.removeprefix(TIMM)!r:.80}: see timm.list_models()")
-    return list(dict.fromkeys([BASELINE, *names]))
+    return list(dict.fromkeys(names))
 
 
 def parse_pixels(text: str) -> list[int]:
@@ -79,10 +82,11 @@ def measure(
     cpu_threads: int = 2,
     repeats: int = 10,
 ) -> dict[str, Any]:
-    """Measures classifiers in turn, with weights as they are drawn: values do not change the time.
+    """Measures models in turn, with weights as they are drawn: values do not change the time.
 
     In 16 bit, inference runs a converted model and a train step (forward and backward, without optimiser) float32
-    parameters under autocast.
+    parameters under autocast. The train step of a detector has its loss, on 20 boxes a picture; inference ends with
+    the chosen boxes.
 
     Args:
         models: Names from `parse_models`; the first is the baseline of the ratios.
@@ -148,12 +152,18 @@ def measure(
                 )
         made = environment(device)
     done = [row for row in rows if not row["refused"]]
-
-    def ratio(goal: Goal) -> float | None:
-        found = [row for row in done if row["model"] == _PAPE and (row["size"] // _PATCH) ** 2 + 1 == goal.tokens]
-        return found[0]["ratio"] if found else None
-
-    step = "train" if train else "inference"
+    step, goals = "train" if train else "inference", []
+    for bench, baseline, model in (("model", BASELINE, _PAPE), ("detector", _PAPE, _DETECTOR)):
+        if models[0] == baseline:
+            ratios = {(row["size"] // _PATCH) ** 2 + 1: row["ratio"] for row in done if row["model"] == model}
+            goals += judge(
+                bench,
+                lambda goal, ratios=ratios: ratios.get(goal.tokens),  # type: ignore[misc]
+                step=step,
+                device=device,
+                dtype=dtype,
+                compiled=compiled,
+            )
     return {
         "bench": "model",
         "train": train,
@@ -163,7 +173,7 @@ def measure(
         "repeats": repeats,
         "environment": made,
         "rows": rows,
-        "goals": judge("model", ratio, step=step, device=device, dtype=dtype, compiled=compiled),
+        "goals": goals,
     }
 
 
@@ -178,21 +188,46 @@ class _Run:
         model = _build(name, size).to(device, wide).train(train)
         self._parameters = list(model.parameters())
         self.parameters = sum(parameter.numel() for parameter in self._parameters)
-        self._model: Callable[..., torch.Tensor] = torch.compile(model) if compiled else model
+        self._model: Callable[..., Any] = torch.compile(model) if compiled else model
         self._pixels = torch.randn(batch, 3, size, size, device=device, dtype=wide)
         self._train = train
+        config: Any = getattr(model, "config", {})
+        self._loss: Callable[[Any], torch.Tensor] = torch.sum
+        if config.get("task") == "detection":
+            self._loss = _DetectorLoss(model, size, batch, device)
 
-    def __call__(self) -> torch.Tensor:
-        """One batch: logits, and in a train step the gradients of all parameters."""
+    def __call__(self) -> Any:
+        """One batch: logits or detections; of a train step the loss, with the gradients of all parameters."""
         if not self._train:
             with torch.inference_mode():
                 return self._model(self._pixels)
         for parameter in self._parameters:
             parameter.grad = None
         with self._context:
-            logits = self._model(self._pixels)
-        logits.sum().backward()
-        return logits
+            outputs = self._model(self._pixels)
+        loss = self._loss(outputs)
+        loss.backward()
+        return loss
+
+
+class _DetectorLoss:
+    """Loss of a detector's raw maps on drawn boxes; not compiled, as in training."""
+
+    def __init__(self, model: Any, size: int, batch: int, device: str) -> None:
+        from zoo.detection.loss import DetectionLoss
+        from zoo.detection.targets import Targets
+
+        corners = torch.rand(batch, _BOXES, 2, 2, device=device) * size
+        self._targets = Targets(
+            torch.cat([corners.amin(dim=2), corners.amax(dim=2)], dim=2),
+            torch.randint(model.num_classes, (batch, _BOXES), device=device),
+            torch.ones(batch, _BOXES, dtype=torch.bool, device=device),
+        )
+        self._loss = DetectionLoss(model.strides)
+
+    def __call__(self, maps: Any) -> torch.Tensor:
+        loss: torch.Tensor = self._loss(maps, self._targets)["loss"]
+        return loss
 
 
 def _build(name: str, size: int) -> nn.Module:

@@ -206,9 +206,12 @@ def attention(
 @bench.command("model")
 def model(
     models: Annotated[
-        str, typer.Option(help="Comma-separated names, timm:NAME for timm's; timm's ViT-B/16 is always measured.")
+        str, typer.Option(help="Comma-separated names, timm:NAME for timm's; the baseline is always measured.")
     ] = "none-vit-b-in1k,rope-vit-b-in1k,pape-vit-b-in1k,"
     "timm:vit_base_patch16_rope_224,timm:vit_base_patch16_rope_mixed_224",
+    baseline: Annotated[
+        str | None, typer.Option(help="What the others are compared with; by default timm's ViT-B/16.", metavar="NAME")
+    ] = None,
     sizes: Annotated[str, typer.Option(help="Sides of square inputs in pixels.")] = "224,512,1024",
     batch: Batch = None,
     train: Train = False,
@@ -221,12 +224,12 @@ def model(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Time image classifiers without weights, next to timm's ViT-B/16 with absolute positions."""
+    """Time image classifiers and detectors without weights, next to timm's ViT-B/16 with absolute positions."""
     from zoo.bench.model import measure, parse_models, parse_pixels
     from zoo.cli.eval import _write
 
     result = measure(
-        models=parse_models(models),
+        models=parse_models(models, baseline),
         sizes=parse_pixels(sizes),
         batch=batch,
         train=train,
@@ -256,9 +259,9 @@ def model(
             for row in result["rows"]
             if not row["refused"]
         ]
-        heading = ["size", "batch", "model", "parameters (M)", "images/s", "median (ms)", "90 % (ms)", "time / timm"]
-        heading += ["memory (MiB)", "memory / timm"]
-        title = f"classifiers, {step_name(train)}, {dtype}{how(compiled, graphs)}"
+        heading = ["size", "batch", "model", "parameters (M)", "images/s", "median (ms)", "90 % (ms)", "time / first"]
+        heading += ["memory (MiB)", "memory / first"]
+        title = f"models, {step_name(train)}, {dtype}{how(compiled, graphs)}"
         print_table(title, *known(heading, cells), result["environment"])
         for row in result["rows"]:
             if row["refused"]:
