@@ -31,40 +31,41 @@ _FONTS = ("Arial.ttf", "Arial.Unicode.ttf")
 def to_ultralytics(model: Any) -> Any:
     """A `YOLO` object of ultralytics that runs with a detector of this library.
 
-    `predict`, `track`, `val`, `train`, `export`, `embed`, `save`, `info`, `fuse` and `to` are those of ultralytics:
+    `predict`, `val`, `train`, `export`, `embed`, `save`, `info`, `fuse` and `to` are those of ultralytics:
 
         yolo = zoo.to_ultralytics(zoo.load("pape-vit-det-t-bccd"))
         boxes = yolo("photo.jpg")[0].boxes
         yolo.train(data="mine.yaml", epochs=20, imgsz=640)
         zoo.save(yolo.zoo_model, "mine")
 
-    Pixels: ultralytics gives RGB from 0 to 1 in a grey letterbox; mean and std of the model's `data_config` are applied
-    inside. The defaults are those the model was trained with: its input size, a full letterbox (`rect=False`; one that
-    squashes gets squashed pictures in `predict`, while `val` and `train` of ultralytics have letterboxes alone), and the
-    one-to-one branch without non-maximum suppression (`nms=False`; `nms=None` takes the one-to-many branch with it). It
-    resizes with OpenCV, so that scores of a file differ a little from those of `zoo.predictor`; on the same input they
-    are the same.
+    Pixels: ultralytics gives RGB from 0 to 1 in a grey letterbox; mean and std of the model's `data_config` are
+    applied inside. The defaults are those the model was trained with: its input size, a full letterbox
+    (`rect=False`), and the one-to-one branch without non-maximum suppression (`nms=False`; `nms=None` takes the
+    one-to-many branch with it). A model that squashes pictures gets squashed ones in `predict`; `val` and `train` of
+    ultralytics know letterboxes alone. It resizes with OpenCV, so that scores of a file differ a little from those of
+    `zoo.predictor`; on the same input they are the same.
 
-    Weights: `yolo.zoo_model` is the given model and shares its weights. `train` works on a copy, with the loss of YOLOv10
-    (ultralytics' implementation), and at its end puts the best weights into the given model, rounded to float16 as in
-    ultralytics' files, along with the classes of the data set; if it fails, the model stays as it was. Rows of classes
-    with the same name are kept. Its `best.pt` and `last.pt` are pickles with our classes in them:
+    Weights: `yolo.zoo_model` is the given model and shares its weights. `train` works on a copy, with the loss of
+    YOLOv10 (ultralytics' implementation), and at its end puts the best weights into the given model, rounded to
+    float16 as in ultralytics' files, along with the classes of the data set; rows of classes with the same name are
+    kept. If it fails, the model stays as it was. Its `best.pt` and `last.pt` are pickles with our classes in them:
     `to_ultralytics("last.pt").train(resume=True)` goes on, `from_ultralytics("best.pt")` gives the model. With mixed
-    precision it trains in bfloat16 (or float32 where the GPU has none): the float16 of ultralytics is preceded by a check
-    that downloads a network of theirs.
+    precision it trains in bfloat16 (or float32 where the GPU has none): the float16 of ultralytics is preceded by a
+    check that downloads a network of theirs.
 
     Side effects: importing ultralytics changes the process (it replaces `torch.save`, sets print options, threads of
     OpenCV and, where absent, `OMP_NUM_THREADS`). Unless it has been imported before, or `YOLO_CONFIG_DIR` and
-    `YOLO_OFFLINE` are set, its settings live in a temporary folder that `YOLO_CONFIG_DIR` then names, and `YOLO_OFFLINE`
-    keeps it off the network: no settings in the home folder, analytics, update check or font download. Analytics are
-    never sent for these objects. A data set or picture given as an address is still fetched, as told.
+    `YOLO_OFFLINE` are set, its settings live in a temporary folder that `YOLO_CONFIG_DIR` then names, and
+    `YOLO_OFFLINE` keeps it off the network: no settings in the home folder, analytics, update check or font download.
+    Its predictor, validator and trainer never send analytics for these objects. A data set or picture given as an
+    address is still fetched, as told.
 
     Licence: ultralytics is AGPL-3.0 (see `zoo.interop`). It is not installed with this library, only by
     `pip install 'pape-zoo[interop]'`.
 
     Args:
-        model: An image detector of this library, or the path of a .pt file that training such an object wrote. A .pt file
-            is unpickled, which runs code in it: open those alone that you trust.
+        model: An image detector of this library, or the path of a .pt file that training such an object wrote. A .pt
+            file is unpickled, which runs code in it: open those alone that you trust.
 
     Returns:
         An `ultralytics.YOLO` (a subclass) with `zoo_model`, the detector inside.
@@ -89,8 +90,8 @@ def from_ultralytics(source: Any) -> Any:
     """The detector of this library inside a `YOLO` object or a .pt file that `to_ultralytics` or its training made.
 
     Args:
-        source: The object (it goes on sharing the weights), or the path of a .pt file. A .pt file is unpickled, which runs
-            code in it: open those alone that you trust.
+        source: The object (it goes on sharing the weights), or the path of a .pt file. A .pt file is unpickled, which
+            runs code in it: open those alone that you trust.
 
     Returns:
         The detector in eval mode, float32 from a file; for `zoo.save` and everything else. Its labels are those of the

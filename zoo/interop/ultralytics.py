@@ -1,8 +1,8 @@
 """The glue to ultralytics (AGPL-3.0): the only module that imports it. Use `zoo.to_ultralytics`.
 
-A detector becomes two layers of a `DetectionModel` of theirs, what is below the pyramid and what is above, which share
-all modules with it: `freeze=1` trains pyramid and head alone. Their trainer, validator, predictor and exporter then work
-as with their own networks, apart from what would use the network unasked.
+A detector becomes two layers of a `DetectionModel` of theirs, what is below the pyramid and what is above, which
+share all modules with it: `freeze=1` trains pyramid and head alone. Their trainer, validator, predictor and exporter
+then work as with their own networks, apart from what would use the network unasked.
 
 Shapes: B batch, A cells of all levels (finest first), K classes.
 """
@@ -29,33 +29,14 @@ from zoo import registry
 from zoo.detection.decode import decode, select
 from zoo.detection.parameter_count import BINS
 from zoo.errors import ConfigError, WeightsError
+from zoo.interop.parts import Backbone, flat, same_names, stem
 
 __all__ = ["ZooNetwork", "ZooYOLO"]
 
+_TOWERS = ("cv2", "cv3", "one2one_cv2", "one2one_cv3")
 _GRID = 32  # Sides of their batches are multiples of it.
 # Their callbacks that send analytics, or talk to their platform.
 _REPORTING = ("ultralytics.utils.events", "ultralytics.utils.callbacks.platform")
-
-
-class Backbone(nn.Module):
-    """Patch embedding and encoder, of pictures as ultralytics gives them.
-
-    Args:
-        detector: What they belong to; all modules stay shared with it.
-    """
-
-    def __init__(self, detector: nn.Module) -> None:
-        super().__init__()
-        # Not registered: its head is a part of the other layer, and each parameter has one name.
-        self.__dict__["detector"] = detector
-        self.embed, self.encoder = detector.embed, detector.encoder
-        data = detector.data_config
-        self.register_buffer("mean", torch.tensor(data.mean).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(data.std).view(1, -1, 1, 1), persistent=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Pictures (B, channels, H, W) from 0 to 1 -> (B, C, rows, columns)."""
-        return self.detector.forward_features((images - self.mean) / self.std)
 
 
 class Head(Detect):
@@ -67,7 +48,7 @@ class Head(Detect):
 
     fused = False
 
-    def __init__(self, detector: nn.Module) -> None:
+    def __init__(self, detector: Any) -> None:
         nn.Module.__init__(self)  # That of Detect makes towers of its own.
         self.pyramid, self.towers = detector.pyramid, detector.head
         self.nl, self.reg_max = len(detector.strides), BINS
@@ -78,32 +59,15 @@ class Head(Detect):
     @property
     def nc(self) -> int:
         """Classes."""
-        return self.towers.num_classes
+        return int(self.towers.num_classes)
 
     @property
     def no(self) -> int:
         """Channels of a raw map."""
         return self.nc + 4 * self.reg_max
 
-    @property
-    def cv2(self) -> nn.ModuleList:
-        """Box towers of the one2many branch."""
-        return self.towers.cv2
-
-    @property
-    def cv3(self) -> nn.ModuleList:
-        """Class towers of the one2many branch."""
-        return self.towers.cv3
-
-    @property
-    def one2one_cv2(self) -> nn.ModuleList:
-        """Box towers of the one2one branch."""
-        return self.towers.one2one_cv2
-
-    @property
-    def one2one_cv3(self) -> nn.ModuleList:
-        """Class towers of the one2one branch."""
-        return self.towers.one2one_cv3
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.towers, name) if name in _TOWERS else super().__getattr__(name)
 
     def fuse(self) -> None:
         """Leaves out the branch that inference does not use; nothing is removed."""
@@ -119,16 +83,16 @@ class Head(Detect):
             features: (B, C, rows, columns).
 
         Returns:
-            In training mode `{"one2many": ..., "one2one": ...}`, each with `"boxes"` (B, 64, A), `"scores"` (B, K, A) and
-            `"feats"`, the maps. In eval mode a pair of detections and that: (B, max_det, 6) as x1, y1, x2, y2, score and
-            class, or (B, 4 + K, A) of the one2many branch, with boxes as centre and size; in export mode without the pair.
+            In training mode `{"one2many": ..., "one2one": ...}`, each as `flat` gives it. In eval mode a pair of
+            detections and that: (B, max_det, 6) as x1, y1, x2, y2, score and class, or (B, 4 + K, A) of the one2many
+            branch, with boxes as centre and size. In export mode the detections alone.
         """
         levels = self.pyramid(features)
         if self.end2end and (self.export or self.fused) and not self.training:
             maps = {"one2one": self.towers.one2one(levels)}
         else:
             maps = self.towers(levels)
-        raw = {name: _flat(branch) for name, branch in maps.items()}
+        raw = {name: flat(branch) for name, branch in maps.items()}
         if self.training:
             return raw
         found = self._detect(maps["one2one"]) if self.end2end else self._candidates(maps["one2many"])
@@ -148,12 +112,6 @@ class Head(Detect):
         return torch.cat([boxes, scores], dim=2).transpose(1, 2)
 
 
-def _flat(maps: Sequence[Tensor]) -> dict[str, Any]:
-    cells = torch.cat([level.flatten(2) for level in maps], dim=2)
-    boxes, scores = cells.split([4 * BINS, cells.shape[1] - 4 * BINS], dim=1)
-    return {"boxes": boxes, "scores": scores, "feats": list(maps)}
-
-
 class YOLOv10Loss(E2EDetectLoss):
     """Their loss with the assignments of YOLOv10, 10 cells and 1 for an object, both branches weighted alike."""
 
@@ -171,16 +129,18 @@ class ZooNetwork(DetectionModel):
     def __init__(self, detector: Any) -> None:
         nn.Module.__init__(self)  # That of DetectionModel parses a description of their layers.
         config = detector.config
-        self.model = nn.Sequential(Backbone(detector), Head(detector))
-        for index, layer in enumerate(self.model):
+        layers: list[Any] = [Backbone(detector), Head(detector)]
+        for index, layer in enumerate(layers):
             layer.i, layer.f, layer.type = index, -1, type(layer).__name__
             layer.np = sum(parameter.numel() for parameter in layer.parameters())
-        self.save: list[int] = []
-        self.inplace, self.task, self.args = True, "detect", {}
+        self.model: Any = nn.Sequential(*layers)
+        self.save: Any = []  # Of no layer but the last.
+        self.inplace, self.task = True, "detect"
+        self.args: Any = {}
         labels = config.get("labels") or [str(index) for index in range(detector.num_classes)]
         self.names, self.nc = dict(enumerate(labels)), detector.num_classes
         self.yaml = {
-            "yaml_file": f"{_stem(config)}.yaml",
+            "yaml_file": f"{stem(config)}.yaml",
             "zoo": config,
             "channels": detector.in_chans,
             "nc": detector.num_classes,
@@ -203,7 +163,7 @@ class ZooNetwork(DetectionModel):
 
     def is_fused(self) -> bool:
         """Whether inference leaves a branch out."""
-        return self.model[-1].fused
+        return bool(self.model[-1].fused)
 
     def init_criterion(self) -> YOLOv10Loss:
         """The loss of YOLOv10 in their implementation."""
@@ -239,7 +199,7 @@ class ZooNetwork(DetectionModel):
         state = {key: value.float() for key, value in given.items() if key in own and value.shape == own[key].shape}
         if not any(key.startswith("model.0.encoder.blocks.") for key in state):
             raise WeightsError("no weight of the encoder fits: these weights are of a model with other sizes")
-        rows = _same_names(source.names, self.names)
+        rows = same_names(source.names, self.names)
         if rows and source.names != self.names:
             to, origin = (torch.tensor(index) for index in zip(*rows, strict=True))
             for key in self._class_layers():
@@ -264,17 +224,6 @@ class ZooNetwork(DetectionModel):
             for level in range(self.model[-1].nl)
             for kind in ("weight", "bias")
         ]
-
-
-def _stem(config: Mapping[str, Any]) -> str:
-    return str(config.get("name") or "pape-zoo").replace("/", "-").replace("\\", "-")
-
-
-def _same_names(source: Mapping[int, str], target: Mapping[int, str]) -> list[tuple[int, int]]:
-    """Pairs (class of the target, class of the source) with the same name, other than a number."""
-    known = {name.strip().lower(): index for index, name in source.items() if name != str(index)}
-    keys = {index: name.strip().lower() for index, name in target.items()}
-    return [(index, known[key]) for index, key in keys.items() if key in known]
 
 
 class _Silent:
@@ -323,7 +272,9 @@ class ZooTrainer(_Silent, DetectionTrainer):
         """
         config = cfg.get("zoo") if isinstance(cfg, Mapping) else None
         if config is None:
-            raise ConfigError("this trainer builds models of pape-zoo alone: start it with to_ultralytics(model).train()")
+            raise ConfigError(
+                "this trainer builds models of pape-zoo alone: start it with to_ultralytics(model).train()"
+            )
         channels = config["model"]["in_chans"]
         if self.data["channels"] != channels:
             raise ConfigError(
@@ -356,7 +307,7 @@ class ZooYOLO(YOLO):
     @classmethod
     def from_model(cls, detector: Any) -> ZooYOLO:
         """Of a detector, whose weights it shares."""
-        return cls(_stem(detector.config), ZooNetwork(detector))
+        return cls(stem(detector.config), ZooNetwork(detector))
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> ZooYOLO:
@@ -381,7 +332,7 @@ class ZooYOLO(YOLO):
         network = self.__dict__.pop("given", None)
         if network is not None:
             self.model, self.task, self.model_name, self.ckpt = network, "detect", weights, {"epoch": -1}
-            self.overrides = {"model": weights, "task": "detect"}
+            self.overrides.update(model=weights, task="detect")
         else:
             try:
                 super()._load(weights, task)
@@ -393,11 +344,12 @@ class ZooYOLO(YOLO):
 
     def _use_own_defaults(self) -> None:
         size = max(self.zoo_model.data_config.input_size[1:])
-        self.overrides = {"imgsz": size, **self.overrides, "nms": False}
+        self.overrides: dict[str, Any] = {"imgsz": size, **self.overrides, "nms": False}
 
     def predict(self, source: Any = None, stream: bool = False, predictor: Any = None, **kwargs: Any) -> Any:
         """Their `predict`, by default with `rect=False`: the whole letterbox, as the model was trained."""
-        return super().predict(source, stream, predictor, **{"rect": False, **kwargs})
+        kwargs.setdefault("rect", False)
+        return super().predict(source, stream, predictor, **kwargs)
 
     def val(self, validator: Any = None, **kwargs: Any) -> Any:
         """Their `val`, by default with `rect=False`.
@@ -406,7 +358,8 @@ class ZooYOLO(YOLO):
             ConfigError: If there is no `data`: theirs would download an example.
         """
         self._check_data("val", kwargs)
-        return super().val(validator, **{"rect": False, **kwargs})
+        kwargs.setdefault("rect", False)
+        return super().val(validator, **kwargs)
 
     def train(self, trainer: Any = None, **kwargs: Any) -> Any:
         """Their `train`; at the end the detector holds the best weights.
