@@ -22,7 +22,7 @@ from ultralytics import YOLO
 from ultralytics.models.yolo.detect import DetectionPredictor, DetectionTrainer, DetectionValidator
 from ultralytics.nn.modules.head import Detect
 from ultralytics.nn.tasks import DetectionModel
-from ultralytics.utils import LOGGER
+from ultralytics.utils import DEFAULT_CFG_DICT, LOGGER
 from ultralytics.utils.loss import E2EDetectLoss
 
 from zoo import registry
@@ -331,8 +331,11 @@ class ZooYOLO(YOLO):
     def _load(self, weights: str, task: str | None = None) -> None:
         network = self.__dict__.pop("given", None)
         if network is not None:
-            self.model, self.task, self.model_name, self.ckpt = network, "detect", weights, {"epoch": -1}
+            self.model, self.task, self.model_name = network, "detect", weights
             self.overrides.update(model=weights, task="detect")
+            self._use_own_defaults()
+            network.args = {**DEFAULT_CFG_DICT, **self.overrides}
+            self.ckpt = {"epoch": -1, "train_args": dict(self.overrides)}  # What `save` adds.
         else:
             try:
                 super()._load(weights, task)
