@@ -44,6 +44,11 @@ def make(seed=0, **model):
     torch.manual_seed(seed)
     detector = build(config).eval()
     randomise(detector, seed)
+    with torch.no_grad():  # Scores around 0.3, and boxes of two cells, so that they lie in the picture.
+        for boxes, classes in zip(detector.head.one2one_cv2, detector.head.one2one_cv3, strict=True):
+            boxes[-1].bias.view(4, 16)[:, 1] += 8
+            classes[-1].weight.mul_(10)
+            classes[-1].bias.fill_(-1)
     return detector
 
 
@@ -58,18 +63,18 @@ def own_input(pictures, model):
     return (pictures - mean) / std
 
 
-def write_data(folder, names=tuple(COLOURS), count=12, label=None):
+def write_data(folder, names=tuple(COLOURS), count=12, rows=48, label=None):
     """Squares of two colours; `label(picture)` gives (class, x1, y1, x2, y2) instead of those of the square."""
     generator = np.random.default_rng(0)
     for kind in ("images", "labels"):
         (folder / kind).mkdir(parents=True)
     for index in range(count):
-        picture = np.full((48, 64, 3), 90, np.uint8)
+        picture = np.full((rows, 64, 3), 90, np.uint8)
         k, x, y = index % 2, *generator.integers(0, (40, 24))
         picture[y : y + 24, x : x + 24] = list(COLOURS.values())[k]
         Image.fromarray(picture).save(folder / "images" / f"{index}.png")
         k, *box = (k, x, y, x + 24, y + 24) if label is None else label(picture)
-        x1, y1, x2, y2 = (value / side for value, side in zip(box, (64, 48, 64, 48), strict=True))
+        x1, y1, x2, y2 = (value / side for value, side in zip(box, (64, rows, 64, rows), strict=True))
         row = f"{int(k)} {(x1 + x2) / 2} {(y1 + y2) / 2} {x2 - x1} {y2 - y1}\n"
         (folder / "labels" / f"{index}.txt").write_text(row)
     description = {"path": str(folder), "train": "images", "val": "images", "names": dict(enumerate(names))}
@@ -78,7 +83,7 @@ def write_data(folder, names=tuple(COLOURS), count=12, label=None):
 
 
 def settings(tmp_path, **more):
-    fixed = {"mosaic": 0, "warmup_epochs": 0, "optimizer": "AdamW", "lr0": 0.01, "nbs": 4, "batch": 4, "imgsz": 64}
+    fixed = {"mosaic": 0, "warmup_epochs": 0, "optimizer": "AdamW", "lr0": 0.003, "nbs": 2, "batch": 4, "imgsz": 64}
     return QUIET | fixed | {"epochs": 1, "project": str(tmp_path / "runs"), **more}
 
 
@@ -136,7 +141,7 @@ def test_one2many_branch_with_suppression_is_there_on_request(detector):
     picture = torch.rand(1, 3, 64, 64)
     many = yolo.predict(picture, conf=0.001, iou=0.5, nms=None, verbose=False)[0].boxes
     one = yolo.predict(picture, conf=0.001, verbose=False)[0].boxes
-    assert not yolo.model.training and 0 < len(many) and not torch.equal(many.conf[:1], one.conf[:1])
+    assert not yolo.model.training and len(many) > 0 and not torch.equal(many.conf[:1], one.conf[:1])
 
 
 def test_grid_holds_whole_patches():
@@ -199,7 +204,7 @@ def test_export_to_torchscript(detector, tmp_path, monkeypatch):
 def test_val_finds_labels_that_the_model_itself_gives(detector, tmp_path):
     def best(picture):
         inputs = preprocess(picture, detector.data_config).unsqueeze(0)
-        row = detector(inputs).for_image(0, (48, 64))[0].tolist()
+        row = detector(inputs).for_image(0, (64, 64))[0].tolist()
         return int(row[5]), *row[:4]
 
     def other(picture):
@@ -208,9 +213,9 @@ def test_val_finds_labels_that_the_model_itself_gives(detector, tmp_path):
 
     yolo = zoo.to_ultralytics(detector)
     arguments = {**QUIET, "max_det": 1, "batch": 4, "project": str(tmp_path / "runs")}
-    right = yolo.val(data=write_data(tmp_path / "right", label=best), **arguments)
-    wrong = yolo.val(data=write_data(tmp_path / "wrong", label=other), **arguments)
-    assert right.box.map > 0.9 and wrong.box.map < 0.1
+    right = yolo.val(data=write_data(tmp_path / "right", rows=64, label=best), **arguments)
+    wrong = yolo.val(data=write_data(tmp_path / "wrong", rows=64, label=other), **arguments)
+    assert right.box.map50 > 0.9 and wrong.box.map50 < 0.1
     with pytest.raises(ConfigError, match="data="):
         yolo.val()
 
@@ -255,9 +260,9 @@ def fixed_loss(model, folder):
 
 def test_train_lowers_the_loss_of_our_model(detector, tmp_path):
     yolo = zoo.to_ultralytics(detector)
-    data = write_data(tmp_path / "data")
+    data = write_data(tmp_path / "data", count=48)
     before, weights = fixed_loss(detector, tmp_path / "data"), copy.deepcopy(detector.state_dict())
-    yolo.train(data=data, **settings(tmp_path))
+    yolo.train(data=data, **settings(tmp_path, batch=2))
     assert yolo.zoo_model is detector and fixed_loss(detector, tmp_path / "data") < 0.9 * before
     changed = {key for key, value in detector.state_dict().items() if not torch.equal(value, weights[key])}
     assert {"embed.proj.weight", "encoder.blocks.0.attn.qkv.weight", "head.one2one_cv3.0.2.weight"} <= changed
@@ -306,7 +311,7 @@ def test_class_rows_go_by_name(detector):
         old, new = (getattr(model.head, branch)[0][2] for model in (detector, network.zoo_model))
         assert torch.equal(new.weight[1:], old.weight.flip(0)) and torch.equal(new.bias[1:], old.bias.flip(0))
         assert not new.weight[0].any()
-    with pytest.raises(WeightsError, match="encoder"):
+    with pytest.raises(WeightsError, match="most weights of the encoder"):
         network.load(ZooNetwork(make(dim=64, mlp_dim=128, head_dim=32)))
     with pytest.raises(WeightsError, match="Linear"):
         network.load(torch.nn.Linear(2, 2))
@@ -317,8 +322,8 @@ def test_train_needs_data_and_the_channels_of_the_model(detector, tmp_path):
     with pytest.raises(ConfigError, match="data="):
         yolo.train(epochs=1)
     data = write_data(tmp_path / "data")
-    description = yaml.safe_load(open(data)) | {"channels": 1}
-    open(data, "w").write(yaml.safe_dump(description))
+    file = tmp_path / "data" / "data.yaml"
+    file.write_text(file.read_text() + "channels: 1\n")
     with pytest.raises(ConfigError, match="3 channels"):
         yolo.train(data=data, **settings(tmp_path))
 

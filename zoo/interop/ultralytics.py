@@ -188,7 +188,7 @@ class ZooNetwork(DetectionModel):
             verbose: Log how many fit.
 
         Raises:
-            WeightsError: If it is another kind of network, or none of its encoder fits.
+            WeightsError: If it is another kind of network, or most of its encoder does not fit.
         """
         source = (weights.get("ema") or weights["model"]) if isinstance(weights, dict) else weights
         if not isinstance(source, ZooNetwork):
@@ -197,8 +197,9 @@ class ZooNetwork(DetectionModel):
             )
         own, given = self.state_dict(), source.state_dict()
         state = {key: value.float() for key, value in given.items() if key in own and value.shape == own[key].shape}
-        if not any(key.startswith("model.0.encoder.blocks.") for key in state):
-            raise WeightsError("no weight of the encoder fits: these weights are of a model with other sizes")
+        blocks = [key for key in own if key.startswith("model.0.encoder.blocks.")]
+        if 2 * sum(key in state for key in blocks) < len(blocks):
+            raise WeightsError("most weights of the encoder do not fit: these are of a model with other sizes")
         rows = same_names(source.names, self.names)
         if rows and source.names != self.names:
             to, origin = (torch.tensor(index) for index in zip(*rows, strict=True))
@@ -346,8 +347,8 @@ class ZooYOLO(YOLO):
         self._use_own_defaults()
 
     def _use_own_defaults(self) -> None:
-        size = max(self.zoo_model.data_config.input_size[1:])
-        self.overrides: dict[str, Any] = {"imgsz": size, **self.overrides, "nms": False}
+        size, limit = max(self.zoo_model.data_config.input_size[1:]), self.zoo_model.max_detections
+        self.overrides: dict[str, Any] = {"imgsz": size, "max_det": limit, **self.overrides, "nms": False}
 
     def predict(self, source: Any = None, stream: bool = False, predictor: Any = None, **kwargs: Any) -> Any:
         """Their `predict`, by default with `rect=False`: the whole letterbox, as the model was trained."""
