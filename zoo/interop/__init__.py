@@ -39,8 +39,8 @@ def to_ultralytics(model: Any) -> Any:
         zoo.save(yolo.zoo_model, "mine")
 
     Pixels: ultralytics gives RGB from 0 to 1 in a grey letterbox; mean and std of the model's `data_config` are
-    applied inside. The defaults are those of the model: its input size and number of detections, a full
-    letterbox (`rect=False`), and the one-to-one branch without non-maximum suppression (`nms=False`; `nms=None` takes the
+    applied inside. The defaults are those of the model: its input size and number of detections, a full letterbox
+    (`rect=False`), and the one-to-one branch without non-maximum suppression (`nms=False`; `nms=None` takes the
     one-to-many branch with it). A model that squashes pictures gets squashed ones in `predict`; `val` and `train` of
     ultralytics know letterboxes alone. It resizes with OpenCV, so that scores of a file differ a little from those of
     `zoo.predictor`; on the same input they are the same.
