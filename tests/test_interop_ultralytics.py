@@ -90,7 +90,9 @@ def settings(tmp_path, **more):
 # ---- predictions
 
 
-def test_network_gives_our_detections_exactly(detector):
+@pytest.mark.parametrize("pyramid", ["simple", "vitdet"])
+def test_network_gives_our_detections_exactly(pyramid):
+    detector = make(pyramid=pyramid)
     yolo = zoo.to_ultralytics(detector)
     pictures = torch.rand(2, 3, 64, 96)
     found, raw = yolo.model(pictures)
