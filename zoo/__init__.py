@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zoo.convert import convert
     from zoo.coordinates import Coordinates
     from zoo.encodings import encodings
+    from zoo.interop import from_ultralytics, to_ultralytics
     from zoo.loading import load, save
     from zoo.predict import predictor
     from zoo.reading import read
@@ -35,13 +36,15 @@ _LAZY = {
     "card": "zoo.cards",
     "convert": "zoo.convert",
     "encodings": "zoo.encodings",
+    "from_ultralytics": "zoo.interop",
     "list_models": "zoo.registry",
     "load": "zoo.loading",
     "predictor": "zoo.predict",
     "read": "zoo.reading",
     "save": "zoo.loading",
+    "to_ultralytics": "zoo.interop",
 }
-_SUBMODULES = ("coordinates", "encodings", "kernels", "position_ids", "training", "viz")
+_SUBMODULES = ("coordinates", "encodings", "interop", "kernels", "position_ids", "training", "viz")
 
 __all__ = [
     "Block",
@@ -59,11 +62,13 @@ __all__ = [
     "card",
     "convert",
     "encodings",
+    "from_ultralytics",
     "list_models",
     "load",
     "predictor",
     "read",
     "save",
+    "to_ultralytics",
 ]
 
 

@@ -46,6 +46,9 @@ class PatchEmbed(nn.Module):
             DataError: If the size is no multiple of the patch and the policy is to refuse.
         """
         patch = self.patch_size
+        height, width = (
+            int(n) if isinstance(n, Tensor) else n for n in (height, width)
+        )  # So torch.jit.trace has them.
         if min(height, width) < 1 or (self.size_policy == "refuse" and (height % patch or width % patch)):
             near = " x ".join(str(max(patch, round(n / patch) * patch)) for n in (height, width))
             raise DataError(
