@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -29,14 +30,37 @@ _BATCH_PIXELS = {"cuda": 16 * 640**2, "cpu": 640**2}
 class BoxedPictures(Protocol):
     """Pictures with objects, such as `modalities.image.detection_data.PackedDetections`."""
 
-    num_classes: int
-    class_names: list[str] | None
-    shapes: np.ndarray
-    sizes: np.ndarray
-    boxes: np.ndarray
-    labels: np.ndarray
-    crowd: np.ndarray
-    area: np.ndarray
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Their names, if known."""
+
+    @property
+    def shapes(self) -> np.ndarray:
+        """int32 (N, 2), height and width of the pictures."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """int32 (N, 2), height and width before they were resized for packing."""
+
+    @property
+    def boxes(self) -> np.ndarray:
+        """float32 (M, 4), x1, y1, x2, y2 in pixels before resizing."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 (M,)."""
+
+    @property
+    def crowd(self) -> np.ndarray:
+        """Of dtype bool (M,), True for boxes around a group."""
+
+    @property
+    def area(self) -> np.ndarray:
+        """float32 (M,) in square pixels before resizing."""
 
     def __len__(self) -> int:
         """Number of pictures."""
@@ -227,6 +251,10 @@ def _add(
     )
 
 
+def _progress(update: Callable[[float, str], None], before: int, done: float, text: str) -> None:
+    update(before + done, text)
+
+
 def evaluate_detector_data(
     model: nn.Module,
     data: str | os.PathLike[str],
@@ -276,6 +304,7 @@ def evaluate_detector_data(
     results = []
     with progress_bar("evaluating", len(rows) * len(wanted), quiet) as update:
         for index, size in enumerate(wanted):
+            before = index * len(rows)
             results.append(
                 evaluate_detector(
                     model,
@@ -286,7 +315,7 @@ def evaluate_detector_data(
                     dtype=dtype,
                     extend=extend,
                     factor=factor,
-                    progress=lambda done, text, before=index * len(rows): update(before + done, text),  # type: ignore[misc]
+                    progress=functools.partial(_progress, update, before),
                 )
             )
     config: Any = getattr(model, "config", None) or {}

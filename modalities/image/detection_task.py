@@ -102,8 +102,7 @@ class ImageDetection:
             import zoo
 
             model.load_backbone(zoo.load(self.options.backbone))
-        self.order.start(device, rank, world)
-        self.device, self.rank = device, rank
+        self.rank = rank
         self.augment = DetectionAugmentation(self.options, data_config, device)
         self.criterion = DetectionLoss(
             model.strides,
@@ -112,6 +111,8 @@ class ImageDetection:
             class_gain=self.options.class_gain,
         )
         self.pictures = _Canvases(self.packed, self.train_rows, device)
+        # Indices lie where the pictures are, so that taking them needs no wait for the device.
+        self.order.start(device if self.pictures.resident is not None else torch.device("cpu"), rank, world)
         self.targets = self.targets.to(device)
 
     def batch(self, epoch: int, index: int) -> tuple[Tensor, Targets]:
@@ -159,7 +160,7 @@ class _Canvases:
         """uint8 (B, 3, height, width) and the sizes of the pictures in there, float32 (B, 2), on the device."""
         if self.resident is not None:
             return self.resident[rows], self.sizes[rows]
-        gathered = self._gather(rows.cpu().numpy())
+        gathered = self._gather(rows.numpy())
         if self.device.type == "cuda":
             gathered = gathered.pin_memory()
         return gathered.to(self.device, non_blocking=True), self.sizes[rows]

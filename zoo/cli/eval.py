@@ -14,10 +14,10 @@ import typer
 __all__ = ["eval_"]
 
 
-# Task -> "module:function" that reads the data, measures, and gives a report with "results".
+# Modality and task -> "module:function" that reads the data, measures, and gives a report with "results".
 _EVALUATIONS = {
-    "classification": "zoo.evaluate:evaluate_data",
-    "detection": "zoo.evaluate_detection:evaluate_detector_data",
+    ("image", "classification"): "zoo.evaluate:evaluate_data",
+    ("image", "detection"): "zoo.evaluate_detection:evaluate_detector_data",
 }
 _MOST_CLASSES = 10  # That a table shows.
 # Columns of the table: key of a result and heading.
@@ -67,10 +67,11 @@ def eval_(
     command = shlex.join(["zoo", *sys.argv[1:]])
     target = device or ("cuda" if torch.cuda.is_available() else "cpu")
     model = zoo.load(name, device=target)
-    task = model.config["task"]
-    if task not in _EVALUATIONS:
-        raise ConfigError(f"{name}: no evaluation for {task}; there is one for {' and '.join(_EVALUATIONS)}")
-    module, function = _EVALUATIONS[task].split(":")
+    kind = (model.config["modality"], model.config["task"])
+    if kind not in _EVALUATIONS:
+        known = ", ".join(map(" ".join, _EVALUATIONS))
+        raise ConfigError(f"{name}: no evaluation for {' '.join(kind)}; there is one for {known}")
+    module, function = _EVALUATIONS[kind].split(":")
     report = getattr(importlib.import_module(module), function)(
         model,
         data,
