@@ -53,8 +53,8 @@ def started(data: Path, output: Path, **changes: Any) -> tuple[ImageDetection, A
 
 
 def test_it_learns_logs_its_parts_and_is_evaluated(data: Path, tmp_path: Path) -> None:
-    settings = tiny_settings(data, tmp_path / "run", epochs=120, batch_size=5, lr=4e-3, ema=0.95, **PLAIN)
-    result = train(recipe_from_dict({**settings, "dev_split": "train", "eval_every": 60}), command="zoo x")
+    settings = tiny_settings(data, tmp_path / "run", epochs=60, batch_size=5, lr=4e-3, ema=0.95, **PLAIN)
+    result = train(recipe_from_dict({**settings, "dev_split": "train", "eval_every": 30}), command="zoo x")
     records = read_metrics(result.output / METRICS)
     losses = [r for r in records if "loss" in r]
     assert all(set(r) >= PARTS for r in losses)
@@ -62,9 +62,9 @@ def test_it_learns_logs_its_parts_and_is_evaluated(data: Path, tmp_path: Path) -
         assert line["loss"] == pytest.approx(line["loss/one2many"] + line["loss/one2one"], rel=1e-5)
         parts = sum(line[f"loss/one2one_{part}"] for part in ("box", "dfl", "class"))
         assert line["loss/one2one"] == pytest.approx(parts, rel=1e-5)
-    assert losses[-1]["loss"] < 0.35 * losses[0]["loss"]
+    assert losses[-1]["loss"] < 0.4 * losses[0]["loss"]
     first, last = [r for r in records if "dev_ap50" in r]
-    assert last["dev_ap50"] > 95 and last["dev_map"] > 55 and last["epoch"] == 120
+    assert last["dev_ap50"] > 95 and last["dev_map"] > 55 and last["epoch"] == 60
     assert {"dev_map/square", "dev_map/bar", "dev_ar"} <= set(last) and "dev_ap_large" not in last
     record = json.loads((result.output / RECORD).read_text())
     assert record["dev_ap50"] == last["dev_ap50"] and record["data"]["boxes"] == 16
