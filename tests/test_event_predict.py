@@ -9,15 +9,27 @@ import json
 import numpy as np
 import pytest
 import torch
-from event_models import classifier, detector
-from typer.testing import CliRunner
+from event_models import classifier as classifier_of
+from event_models import detector as detector_of
+from saved_models import make_model
 
 import zoo
-from modalities.events import EventDataConfig, Events, EventTokens, open_events, prepare
+from modalities.events import EventDataConfig, Events, EventTokens, open_events
 from modalities.events.frames import draw_events
+from modalities.events.prepare import prepare
 from modalities.events.windows import for_windows
+from zoo.cli.main import main
 
 START = 40_000
+SENSOR = {"width": 34, "height": 34}  # That of every N-MNIST file.
+
+
+def classifier(**settings):
+    return classifier_of(**SENSOR, **settings)
+
+
+def detector(**settings):
+    return detector_of(**SENSOR, **settings)
 
 
 def some_events(count=2_000, seed=0, span=240_000, width=22, height=16):
@@ -169,7 +181,7 @@ def test_a_recording_without_events_has_no_window():
 def test_a_classifier_sees_the_recording_as_training_does(recording):
     model = classifier(window_us=None)
     result = zoo.predictor(model)(recording)
-    tokens = prepare(open_events(recording, width=22, height=16).read(), model.data_config)
+    tokens = prepare(open_events(recording).read(), model.data_config)
     with torch.no_grad():
         expected = model(EventTokens.collate([tokens]))[0].softmax(0)
     assert len(tokens) > 50 and result.score == pytest.approx(float(expected.max()), abs=1e-6)
@@ -240,7 +252,7 @@ def test_events_are_drawn_where_they_are():
 def test_what_a_predictor_of_events_refuses(recording):
     with pytest.raises(zoo.ConfigError, match="size of an event model"):
         zoo.predictor(classifier(), size=64)
-    with pytest.raises(zoo.DataError, match="a sensor of 640 x 480 pixels; the model is for 22 x 16"):
+    with pytest.raises(zoo.DataError, match="a sensor of 640 x 480 pixels; the model is for 34 x 34"):
         zoo.predictor(classifier())(recording, width=640, height=480)
     with pytest.raises(zoo.DataError, match="no event file"):
         zoo.predictor(classifier())(np.zeros((3, 4)))
@@ -251,30 +263,39 @@ def test_what_a_predictor_of_events_refuses(recording):
 # ---- the command line
 
 
-def run(*arguments):
-    from zoo.cli.main import app
+@pytest.fixture
+def run(capsys):
+    def call(*arguments, code=0):
+        with pytest.raises(SystemExit) as stop:
+            main(["predict", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        assert stop.value.code == code, err
+        return out, err
 
-    return CliRunner().invoke(app, ["predict", *map(str, arguments)])
+    return call
 
 
-def test_command_line(recording, tmp_path):
+def test_command_line(run, recording, tmp_path):
     zoo.save(classifier(), tmp_path / "model")
     zoo.save(detector(time_reference="end"), tmp_path / "detector")
-    done = run(f"local-dir:{tmp_path / 'model'}", recording, "--json")
-    assert done.exit_code == 0, done.output
-    (found,) = json.loads(done.stdout)
+    out, _ = run(f"local-dir:{tmp_path / 'model'}", recording, "--json")
+    (found,) = json.loads(out)
     assert found["source"] == str(recording) and abs(sum(one["score"] for one in found["predictions"]) - 1) < 1e-5
     arguments = (f"local-dir:{tmp_path / 'detector'}", recording, "--stride-ms", "60", "--min-score", "0", "--csv")
-    done = run(*arguments, "--save", tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    out, err = run(*arguments, "--save", tmp_path / "out")
+    rows = list(csv.DictReader(io.StringIO(out)))
     assert len({row["end_us"] for row in rows}) == 4 and set(rows[0]) >= {"x1", "score", "label", "start_us"}
-    assert len(list((tmp_path / "out").glob("clip*.png"))) == 4
+    assert len(list((tmp_path / "out").glob("clip*.png"))) == 4 and "4 annotated pictures" in err
 
 
-def test_a_stride_is_for_recordings(tmp_path, tiny_config):
-    from saved_models import make_model
+@pytest.mark.parametrize("stride", ["0", "-3", "nan"])
+def test_bad_strides_on_the_command_line(run, recording, tmp_path, stride):
+    zoo.save(classifier(), tmp_path / "model")
+    _, err = run(f"local-dir:{tmp_path / 'model'}", recording, "--stride-ms", stride, code=2)
+    assert "--stride-ms must be" in err
 
+
+def test_a_stride_is_for_recordings(run, tmp_path, tiny_config):
     zoo.save(make_model(tiny_config), tmp_path / "model")
-    done = run(f"local-dir:{tmp_path / 'model'}", "x.png", "--stride-ms", "5")
-    assert done.exit_code != 0 and "pictures have no time" in str(done.exception or done.output)
+    _, err = run(f"local-dir:{tmp_path / 'model'}", "x.png", "--stride-ms", "5", code=2)
+    assert "pictures have no time" in err
