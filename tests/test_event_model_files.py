@@ -153,3 +153,10 @@ def test_exported(kind):
         program = torch.export.export(wrapped, (tokens,))
         other = random_tokens(seed=5)
         torch.testing.assert_close(program.module()(other), wrapped(other), rtol=0, atol=2e-5)
+
+
+def test_what_is_for_image_models_says_so():
+    from zoo import viz
+
+    with pytest.raises(zoo.ConfigError, match="draws image models, not models of events"):
+        viz.model_input(MADE["classifier"]())
