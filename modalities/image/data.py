@@ -25,6 +25,7 @@ import numpy as np
 
 from modalities.image.sources import Item, Source, open_source
 from zoo.errors import DataError
+from zoo.files import cache_folder
 from zoo.progress import progress_bar
 
 __all__ = ["PackedPictures", "default_cache", "open_packed", "pack", "pictures"]
@@ -97,7 +98,7 @@ class PackedPictures:
 
 def default_cache() -> Path:
     """Folder for packed sets: `$ZOO_CACHE/packed` or `~/.cache/pape-zoo/packed`."""
-    return Path(os.environ.get("ZOO_CACHE") or Path.home() / ".cache" / "pape-zoo") / "packed"
+    return cache_folder("packed")
 
 
 def pictures(
