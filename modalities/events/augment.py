@@ -1,25 +1,28 @@
 """Augmentation of events before they become tokens.
 
-Every augmentation draws from the generator it is given and from nothing else. The order of events and their times stay;
-events that leave the sensor are dropped, and boxes follow.
+An augmentation draws a change from a generator and from nothing else; `draw` joins the changes of several into one, and
+that goes over the events once. Moves come first, in their order, and are joined, so that pixels are rounded once; then
+events are dropped. The order of events and their times stay, events that leave the sensor are dropped, boxes follow.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from modalities.events.datasets.base import EventSample
-from zoo.errors import ConfigError
+from modalities.events.events import Events
 
 __all__ = [
     "GESTURE_MIRROR",
     "AreaDrop",
     "Augmentation",
+    "Change",
     "EventDrop",
     "Flip",
     "Rotate",
@@ -27,7 +30,7 @@ __all__ = [
     "Shift",
     "TimeDrop",
     "Zoom",
-    "augment",
+    "draw",
 ]
 
 GESTURE_MIRROR = {1: 2, 2: 1, 3: 6, 6: 3, 4: 5, 5: 4}
@@ -36,98 +39,133 @@ GESTURE_MIRROR = {1: 2, 2: 1, 3: 6, 6: 3, 4: 5, 5: 4}
 VISIBLE = 0.25
 """Boxes of which a smaller share than this stays visible are dropped."""
 
+_STAY = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is done to one sample.
+
+    Attributes:
+        matrix: (x, y), in pixels from the centre of the sensor, to where they go: two rows of three numbers.
+        mirror: Class -> class, where it becomes another.
+        areas: (x1, y1, x2, y2) in pixels, after the move, in which events are dropped.
+        pauses: (start, end), as shares of the time from the first event to the last, in which events are dropped.
+        drop: Share of the other events that is dropped.
+        seed: Decides which.
+    """
+
+    matrix: tuple[tuple[float, ...], ...] = _STAY
+    mirror: Mapping[int, int] = field(default_factory=dict)
+    areas: tuple[tuple[float, float, float, float], ...] = ()
+    pauses: tuple[tuple[float, float], ...] = ()
+    drop: float = 0.0
+    seed: int = 0
+
+    def __call__(self, sample: EventSample) -> EventSample:
+        """The changed sample; the one given is left as it is."""
+        height, width = sample.size
+        moves = self.matrix != _STAY
+        (a, b, c), (d, e, f) = self.matrix
+        # Of the centre, since the matrix counts from there.
+        x, y = (width - 1) / 2, (height - 1) / 2
+        affine = (a, b, c + x - a * x - b * y, d, e, f + y - d * x - e * y)
+        label = self.mirror.get(sample.label, sample.label)
+        labels = sample.labels
+        if self.mirror and len(labels):
+            labels = np.array([self.mirror.get(one, one) for one in labels.tolist()], np.int64)
+        sample = EventSample(self._events(sample.events, affine, width, height), label, sample.boxes, labels)
+        if len(sample.boxes) and moves:
+            sample = _move_boxes(sample, affine, width, height)
+        for area in self.areas if len(sample.boxes) else ():
+            sample = _hide_boxes(sample, area)
+        return sample
+
+    def _events(self, events: Events, affine: tuple[float, ...], width: int, height: int) -> Events:
+        t = events.t_us
+        if not len(t):
+            return events
+        first, length = int(t[0]), int(t[-1]) - int(t[0])
+        pauses = [(first + round(start * length), first + round(end * length)) for start, end in self.pauses]
+        out = [np.empty_like(a) for a in (t, events.x, events.y, events.p)]
+        count = _kernel()(
+            *(t, events.x, events.y, events.p, *out),
+            *(np.array(affine), width, height),
+            np.array(self.areas, np.float64).reshape(-1, 4),
+            np.array(pauses, np.int64).reshape(-1, 2),
+            np.uint64(min(self.drop, 1.0) * 2**32),
+            np.uint64(self.seed),
+        )
+        return replace(events, **{name: a[:count] for name, a in zip(("t_us", "x", "y", "p"), out, strict=True)})
+
 
 class Augmentation(Protocol):
-    """Changes a sample at random."""
+    """Draws changes of one kind."""
 
-    def __call__(self, sample: EventSample, rng: np.random.Generator) -> EventSample:
-        """A changed sample, or the same one; the result depends on the arguments alone."""
+    def __call__(self, rng: np.random.Generator, size: tuple[int, int]) -> Change:
+        """One change, for a sensor of `size` (height, width); it depends on the arguments alone."""
 
 
 @dataclass(frozen=True)
 class Flip:
-    """Mirrors columns.
-
-    Attributes:
-        probability: How often.
-        mirror: Class -> class in the mirror, where it is another.
-    """
+    """Mirrors columns, with a probability; `mirror` maps classes to what they are in the mirror."""
 
     probability: float = 0.5
     mirror: Mapping[int, int] = field(default_factory=dict)
 
-    def __call__(self, sample: EventSample, rng: np.random.Generator) -> EventSample:
+    def __call__(self, rng: np.random.Generator, size: tuple[int, int]) -> Change:
+        """See `Augmentation`."""
         if rng.random() >= self.probability:
-            return sample
-        width = sample.size[1]
-        boxes = sample.boxes.copy()
-        boxes[:, [0, 2]] = width - sample.boxes[:, [2, 0]]
-        labels = np.array([self.mirror.get(label, label) for label in sample.labels.tolist()], np.int64)
-        return EventSample(
-            replace(sample.events, x=(width - 1) - sample.events.x),
-            self.mirror.get(sample.label, sample.label),
-            boxes,
-            labels,
-        )
-
-
-class _Affine:
-    """A linear map about the centre of the sensor and a shift; of neighbours in a list only the product is applied."""
-
-    def matrix(self, rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-        """float64 (2, 3): (x, y), in pixels from the centre, to where they go."""
-        raise NotImplementedError
-
-    def __call__(self, sample: EventSample, rng: np.random.Generator) -> EventSample:
-        return _move(sample, self.matrix(rng, sample.size))
+            return Change()
+        return Change(matrix=((-1.0, 0.0, 0.0), (0.0, 1.0, 0.0)), mirror=self.mirror)
 
 
 @dataclass(frozen=True)
-class Shift(_Affine):
-    """Moves by a whole number of pixels, up to `pixels` in each direction; nothing comes back on the other side."""
+class Shift:
+    """Moves by whole pixels, up to `pixels` in each direction; nothing comes back on the other side."""
 
     pixels: int
 
-    def matrix(self, rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-        """See `_Affine`."""
-        x, y = rng.integers(-self.pixels, self.pixels + 1, 2)
-        return np.array([[1.0, 0.0, x], [0.0, 1.0, y]])
+    def __call__(self, rng: np.random.Generator, size: tuple[int, int]) -> Change:
+        """See `Augmentation`."""
+        x, y = rng.integers(-self.pixels, self.pixels + 1, 2).tolist()
+        return Change(matrix=((1.0, 0.0, float(x)), (0.0, 1.0, float(y))))
 
 
 @dataclass(frozen=True)
-class Rotate(_Affine):
+class Rotate:
     """Turns by up to `degrees` either way."""
 
     degrees: float
 
-    def matrix(self, rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-        """See `_Affine`."""
+    def __call__(self, rng: np.random.Generator, size: tuple[int, int]) -> Change:
+        """See `Augmentation`."""
         angle = math.radians(rng.uniform(-self.degrees, self.degrees))
         cos, sin = math.cos(angle), math.sin(angle)
-        return np.array([[cos, -sin, 0.0], [sin, cos, 0.0]])
+        return Change(matrix=((cos, -sin, 0.0), (sin, cos, 0.0)))
 
 
 @dataclass(frozen=True)
-class Shear(_Affine):
-    """Moves a row to the side by up to `amount` times its distance from the centre."""
+class Shear:
+    """Moves rows to the side, by up to `amount` times their distance from the centre."""
 
     amount: float
 
-    def matrix(self, rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-        """See `_Affine`."""
-        return np.array([[1.0, rng.uniform(-self.amount, self.amount), 0.0], [0.0, 1.0, 0.0]])
+    def __call__(self, rng: np.random.Generator, size: tuple[int, int]) -> Change:
+        """See `Augmentation`."""
+        return Change(matrix=((1.0, rng.uniform(-self.amount, self.amount), 0.0), (0.0, 1.0, 0.0)))
 
 
 @dataclass(frozen=True)
-class Zoom(_Affine):
+class Zoom:
     """Scales columns and rows, each by a factor from 1 - `amount` to 1 + `amount`."""
 
     amount: float
 
-    def matrix(self, rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-        """See `_Affine`."""
-        x, y = rng.uniform(1 - self.amount, 1 + self.amount, 2)
-        return np.array([[x, 0.0, 0.0], [0.0, y, 0.0]])
+    def __call__(self, rng: np.random.Generator, size: tuple[int, int]) -> Change:
+        """See `Augmentation`."""
+        x, y = rng.uniform(1 - self.amount, 1 + self.amount, 2).tolist()
+        return Change(matrix=((x, 0.0, 0.0), (0.0, y, 0.0)))
 
 
 @dataclass(frozen=True)
@@ -136,18 +174,13 @@ class AreaDrop:
 
     share: float
 
-    def __call__(self, sample: EventSample, rng: np.random.Generator) -> EventSample:
-        height, width = sample.size
-        sides = rng.uniform(0, self.share, 2) * (width, height)
-        left, top = rng.uniform(0, (width, height) - sides)
-        right, bottom = left + sides[0], top + sides[1]
-        x, y = sample.events.x, sample.events.y
-        inside = (x >= left) & (x < right) & (y >= top) & (y < bottom)
-        kept = replace(sample, events=sample.events[~inside])
-        x1, y1, x2, y2 = sample.boxes.T
-        hidden = np.clip(np.minimum(x2, right) - np.maximum(x1, left), 0, None)
-        hidden = hidden * np.clip(np.minimum(y2, bottom) - np.maximum(y1, top), 0, None)
-        return _with_boxes(kept, sample.boxes, (x2 - x1) * (y2 - y1) - hidden, (x2 - x1) * (y2 - y1))
+    def __call__(self, rng: np.random.Generator, size: tuple[int, int]) -> Change:
+        """See `Augmentation`."""
+        height, width = size
+        across, down, left, top = rng.random(4).tolist()
+        across, down = self.share * across * width, self.share * down * height
+        left, top = left * (width - across), top * (height - down)
+        return Change(areas=((left, top, left + across, top + down),))
 
 
 @dataclass(frozen=True)
@@ -156,82 +189,130 @@ class TimeDrop:
 
     share: float
 
-    def __call__(self, sample: EventSample, rng: np.random.Generator) -> EventSample:
-        length, start = rng.uniform(0, self.share), rng.random()
-        t = sample.events.t_us
-        if not len(t):
-            return sample
-        first, last = int(t[0]), int(t[-1])
-        begin = first + round(start * (1 - length) * (last - first))
-        ends = np.searchsorted(t, (begin, begin + round(length * (last - first))))
-        keep = np.ones(len(t), np.bool_)
-        keep[slice(*ends)] = False
-        return replace(sample, events=sample.events[keep])
+    def __call__(self, rng: np.random.Generator, size: tuple[int, int]) -> Change:
+        """See `Augmentation`."""
+        length, start = rng.random(2).tolist()
+        length *= self.share
+        return Change(pauses=((start * (1 - length), start * (1 - length) + length),))
 
 
 @dataclass(frozen=True)
 class EventDrop:
-    """Drops a share of all events at random, itself drawn from 0 to `share`; boxes stay."""
+    """Drops a share of all events, itself drawn from 0 to `share`; boxes stay."""
 
     share: float
 
-    def __call__(self, sample: EventSample, rng: np.random.Generator) -> EventSample:
-        share = rng.uniform(0, self.share)
-        return replace(sample, events=sample.events[rng.random(len(sample.events), np.float32) >= share])
+    def __call__(self, rng: np.random.Generator, size: tuple[int, int]) -> Change:
+        """See `Augmentation`."""
+        return Change(drop=self.share * rng.random(), seed=int(rng.integers(2**63)))
 
 
-def augment(sample: EventSample, steps: Sequence[Augmentation], rng: np.random.Generator) -> EventSample:
-    """Applies augmentations in order; neighbouring moves are joined, so that pixels are rounded once.
+def draw(steps: Sequence[Augmentation], rng: np.random.Generator, size: tuple[int, int]) -> Change:
+    """Draws one change from several augmentations.
 
     Args:
-        sample: What to change; it is left as it is.
-        steps: Augmentations.
+        steps: In the order of their draws and moves.
         rng: Of all draws.
+        size: (height, width) of the sensor.
     """
-    joined: np.ndarray | None = None
+    joined = Change()
     for step in steps:
-        if isinstance(step, _Affine):
-            matrix = np.vstack([step.matrix(rng, sample.size), (0.0, 0.0, 1.0)])
-            joined = matrix if joined is None else matrix @ joined
-            continue
-        if joined is not None:
-            sample, joined = _move(sample, joined[:2]), None
-        sample = step(sample, rng)
-    return sample if joined is None else _move(sample, joined[:2])
+        new = step(rng, size)
+        classes = {**{key: key for key in new.mirror}, **joined.mirror}
+        joined = Change(
+            _product(new.matrix, joined.matrix),
+            {key: new.mirror.get(value, value) for key, value in classes.items()},
+            joined.areas + new.areas,
+            joined.pauses + new.pauses,
+            1 - (1 - joined.drop) * (1 - new.drop),
+            joined.seed ^ new.seed,
+        )
+    return joined
 
 
-def _move(sample: EventSample, matrix: np.ndarray) -> EventSample:
-    height, width = sample.size
-    centre = np.array([(width - 1) / 2, (height - 1) / 2])
-    offset = matrix[:, 2] + centre - matrix[:, :2] @ centre
-    (a, b), (c, d) = matrix[:, :2].astype(np.float32)
-    x, y = sample.events.x.astype(np.float32), sample.events.y.astype(np.float32)
-    # Rounded down after half a pixel is added: what is left of the sensor must not become column 0.
-    moved_x = np.floor(a * x + b * y + np.float32(offset[0] + 0.5)).astype(np.int32)
-    moved_y = np.floor(c * x + d * y + np.float32(offset[1] + 0.5)).astype(np.int32)
-    inside = (moved_x >= 0) & (moved_x < width) & (moved_y >= 0) & (moved_y < height)
-    moved = replace(sample, events=replace(sample.events, x=moved_x, y=moved_y)[inside])
-    if not len(sample.boxes):
-        return moved
-    # Edges of pixels are half a pixel from their centres. The box about the four moved corners.
+def _product(after: Any, before: Any) -> tuple[tuple[float, ...], ...]:
+    """The map that does `before` and then `after`; in plain numbers, which is faster at this size."""
+    (g, h, i), (j, k, m) = before
+    return tuple((a * g + b * j, a * h + b * k, a * i + b * m + c) for a, b, c in after)
+
+
+def _move_boxes(sample: EventSample, affine: tuple[float, ...], width: int, height: int) -> EventSample:
+    """The upright box about the four moved corners, as far as it is on the sensor."""
+    a, b, c, d, e, f = affine
+    # Edges of pixels are half a pixel from their centres, which the map is about.
     corners = sample.boxes[:, [[0, 1], [2, 1], [0, 3], [2, 3]]].astype(np.float64) - 0.5
-    corners = corners @ matrix[:, :2].T + offset + 0.5
+    corners = corners @ np.array([[a, d], [b, e]]) + (c + 0.5, f + 0.5)
     whole = np.concatenate([corners.min(1), corners.max(1)], 1)
     cut = whole.clip(0, [width, height, width, height])
-    areas = [np.prod(np.clip(b[:, 2:] - b[:, :2], 0, None), 1) for b in (cut, whole)]
-    return _with_boxes(moved, cut.astype(np.float32), *areas)
+    return _kept(sample, cut.astype(np.float32), _area(cut), _area(whole))
 
 
-def _with_boxes(sample: EventSample, boxes: np.ndarray, visible: np.ndarray, whole: np.ndarray) -> EventSample:
+def _hide_boxes(sample: EventSample, area: tuple[float, float, float, float]) -> EventSample:
+    low, high = np.array(area[:2] * 2), np.array(area[2:] * 2)
+    whole = _area(sample.boxes)
+    hidden = _area(sample.boxes.clip(low, high))
+    return _kept(sample, sample.boxes, whole - hidden, whole)
+
+
+def _area(boxes: np.ndarray) -> np.ndarray:
+    sides = np.clip(boxes[:, 2:].astype(np.float64) - boxes[:, :2], 0, None)
+    return sides[:, 0] * sides[:, 1]
+
+
+def _kept(sample: EventSample, boxes: np.ndarray, visible: np.ndarray, whole: np.ndarray) -> EventSample:
     keep = (visible > 0) & (visible >= VISIBLE * whole)
     return replace(sample, boxes=boxes[keep], labels=sample.labels[keep])
 
 
-def check_share(name: str, value: float) -> None:
-    """Refuses a share that is none.
+@functools.cache
+def _kernel() -> Callable[..., int]:
+    from modalities.events.tokenizer import compiled
 
-    Raises:
-        ConfigError: If it is not in [0, 1].
-    """
-    if not 0 <= value <= 1:
-        raise ConfigError(f"recipe: {name} must be in [0, 1], got {value!r}")
+    return compiled(_change)
+
+
+def _change(
+    t: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    p: np.ndarray,
+    out_t: np.ndarray,
+    out_x: np.ndarray,
+    out_y: np.ndarray,
+    out_p: np.ndarray,
+    affine: np.ndarray,
+    width: int,
+    height: int,
+    areas: np.ndarray,
+    pauses: np.ndarray,
+    drop: Any,
+    seed: Any,
+) -> int:
+    """Moves events and writes those that stay; returns their number. `drop` is a share of 2^32."""
+    a, b, c, d, e, f = affine
+    made = 0
+    for i in range(len(t)):
+        stays = True
+        for k in range(len(pauses)):
+            if pauses[k, 0] <= t[i] < pauses[k, 1]:
+                stays = False
+        if drop and stays:
+            # splitmix64 of the number of the event: the same for every order of the work.
+            z = seed + np.uint64(i + 1) * np.uint64(0x9E3779B97F4A7C15)
+            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            stays = (z ^ (z >> np.uint64(31))) >> np.uint64(32) >= drop
+        if not stays:
+            continue
+        # Half a pixel is added and the rest cut off below: what is left of the sensor must not become column 0.
+        column = math.floor(a * x[i] + b * y[i] + c + 0.5)
+        row = math.floor(d * x[i] + e * y[i] + f + 0.5)
+        if column < 0 or row < 0 or column >= width or row >= height:
+            continue
+        for k in range(len(areas)):
+            if areas[k, 0] <= column < areas[k, 2] and areas[k, 1] <= row < areas[k, 3]:
+                stays = False
+        if stays:
+            out_t[made], out_x[made], out_y[made], out_p[made] = t[i], column, row, p[i]
+            made += 1
+    return made

@@ -229,13 +229,20 @@ class StreamingSpikingPatches:
 
 @functools.cache
 def _kernel() -> Callable[..., Any]:
-    """Compiles the loop over events; it is kept on disk for the next process where that can be written."""
+    return compiled(_tokenize)
+
+
+def compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles a loop over events with Numba; threads run it side by side.
+
+    The machine code is kept on disk for the next process where that can be written.
+    """
     njit = require("numba", extra="events").njit
     try:
-        compiled: Callable[..., Any] = njit(cache=True, nogil=True)(_tokenize)
+        kernel: Callable[..., Any] = njit(cache=True, nogil=True)(loop)
     except RuntimeError:  # No folder for the cache.
-        compiled = njit(nogil=True)(_tokenize)
-    return compiled
+        kernel = njit(nogil=True)(loop)
+    return kernel
 
 
 def _tokenize(
