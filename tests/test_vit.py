@@ -142,7 +142,7 @@ def test_drop_path_acts_in_training_alone(tiny_config):
 def test_released_convention_places_the_class_token(tiny_config):
     tiny_config["model"] |= {"coordinate_origin": 1, "class_token_position": "origin"}
     net = build(tiny_config)
-    _, coords = net._tokens(images(2, 2))
+    coords = net._sequences(images(2, 2)).coords
     assert coords.positioned is None and coords.values[0, :2].tolist() == [[0, 0], [1, 1]]
 
 

@@ -321,17 +321,19 @@ def events(
     t_us: Tensor,
     *,
     time_scale: float,
+    origin_us: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> Coordinates:
     """Event tokens; coordinates are (x, y, t) in patches, patches and units of `time_scale`.
 
-    Times are counted from the first token of each sample, subtracted in int64 so that epoch microseconds lose nothing.
+    The origin of time is subtracted in int64, so that epoch microseconds lose nothing.
 
     Args:
         x: (B, N) patch column.
         y: (B, N) patch row.
         t_us: (B, N) int64 microseconds.
         time_scale: Microseconds per unit of time.
+        origin_us: Microseconds at which time is 0; `None` means those of the first token of each sample.
         dtype: See `grid`.
 
     Returns:
@@ -341,8 +343,12 @@ def events(
         raise DataError(f"time_scale must be a positive number of microseconds, got {time_scale}")
     if t_us.is_floating_point():
         raise DataError("t_us must be integer microseconds")
-    first = t_us.long().amin(dim=-1, keepdim=True) if t_us.shape[-1] else t_us.long()
-    time = (t_us.long() - first).to(torch.float64) / time_scale
+    elapsed = t_us.long()
+    if origin_us is not None:
+        elapsed = elapsed - origin_us
+    elif t_us.shape[-1]:
+        elapsed = elapsed - elapsed.amin(dim=-1, keepdim=True)
+    time = elapsed.to(torch.float64) / time_scale
     values = torch.stack([x.to(torch.float64), y.to(torch.float64), time], dim=-1)
     return Coordinates(values.to(_dtype(dtype)), unit="patch, patch, time step")
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from zoo import checkpoints, kernels, registry
 from zoo.config_file import SCHEMA_VERSION, check_config
-from zoo.data_config import DataConfig
 from zoo.encodings import EXTENSION_OPTIONS, encoding_class, split_name, split_options
 from zoo.encodings.extension import needs_extent
 from zoo.errors import ConfigError, WeightsError
@@ -200,7 +199,7 @@ def _apply_options(
     """The configuration with the caller's options in it, and a line for each change."""
     config, adapted = copy.deepcopy(source), []
     model = config["model"]
-    data = DataConfig.from_dict(config["data"])
+    data = registry.architecture(config).data_config(config["data"])
     options = dict(model_kwargs)
     size = options.pop("input_size", None)
     allowed = [key for key in model if key not in ("in_chans", "num_classes", "encoding_options")]

@@ -29,11 +29,13 @@ class Architecture:
         counter: `count(config["model"]) -> int`, the number of parameters by arithmetic, without torch.
         extent: `extent(config) -> tuple[float, ...]`, the extent of an input of the size of `config["data"]` along each
             coordinate axis, in tokens: what context extension counts from.
+        data: Class of `config["data"]`, with `from_dict`, `input_size`, `with_channels` and `with_size`.
     """
 
     builder: str
     counter: str
     extent: str
+    data: str = "zoo.data_config:DataConfig"
 
     def build(self, config: dict[str, Any]) -> Any:
         """Builds the model (on the current default device)."""
@@ -42,6 +44,11 @@ class Architecture:
     def count_parameters(self, model: Mapping[str, Any]) -> int:
         """Number of parameters of the model part of a configuration."""
         return int(_look_up(self.counter)(model))
+
+    def data_config(self, data: Mapping[str, Any]) -> Any:
+        """The checked data part of a configuration."""
+        kind: Any = _look_up(self.data)
+        return kind.from_dict(data)
 
     def trained_extent(self, config: Mapping[str, Any]) -> tuple[float, ...]:
         """Extent of a training input along each coordinate axis, in tokens."""
@@ -60,8 +67,20 @@ ARCHITECTURES = {
         "modalities.image.detector_presets:count_parameters",
         "modalities.image.detector:trained_extent",
     ),
+    ("events", "event-vit"): Architecture(
+        "modalities.events.model:build",
+        "modalities.events.presets:count_classifier",
+        "modalities.events.model:trained_extent",
+        "modalities.events.data_config:EventDataConfig",
+    ),
+    ("events", "event-det"): Architecture(
+        "modalities.events.detector:build",
+        "modalities.events.presets:count_detector_parameters",
+        "modalities.events.model:trained_extent",
+        "modalities.events.data_config:EventDataConfig",
+    ),
 }
-PRESETS = ("modalities.image.presets", "modalities.image.detector_presets")
+PRESETS = ("modalities.image.presets", "modalities.image.detector_presets", "modalities.events.presets")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Event cameras: reading recordings of every common format, and the tokenizer that turns events into tokens.
+"""Event cameras: reading recordings of every common format, tokens of events, and networks that take them.
 
 Names are looked up when used (PEP 562), so that presets can be read without torch.
 """
@@ -9,13 +9,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from modalities.events.data_config import EventDataConfig
+    from modalities.events.detector import EventDetector
     from modalities.events.events import Events
+    from modalities.events.model import EventClassifier
+    from modalities.events.prepare import prepare
     from modalities.events.read import EventReader, open_events
     from modalities.events.tokenizer import SpikingPatches, StreamingSpikingPatches, Tokens
     from modalities.events.tokens import EventTokens
 
 # Public name -> module that defines it.
 _LAZY = {
+    "EventClassifier": "modalities.events.model",
+    "EventDataConfig": "modalities.events.data_config",
+    "EventDetector": "modalities.events.detector",
     "EventReader": "modalities.events.read",
     "EventTokens": "modalities.events.tokens",
     "Events": "modalities.events.events",
@@ -23,9 +30,13 @@ _LAZY = {
     "StreamingSpikingPatches": "modalities.events.tokenizer",
     "Tokens": "modalities.events.tokenizer",
     "open_events": "modalities.events.read",
+    "prepare": "modalities.events.prepare",
 }
 
 __all__ = [
+    "EventClassifier",
+    "EventDataConfig",
+    "EventDetector",
     "EventReader",
     "EventTokens",
     "Events",
@@ -33,6 +44,7 @@ __all__ = [
     "StreamingSpikingPatches",
     "Tokens",
     "open_events",
+    "prepare",
 ]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from modalities.image.presets import ENCODING_OPTIONS, RELEASED_DATA, SIZES, count_encoder
+from modalities.image.presets import AXES, RELEASED_DATA
 from modalities.image.presets import config as classifier_config
-from zoo.detection.parameter_count import PYRAMID_LEVELS, class_width, count_head, count_pyramid
-from zoo.errors import ConfigError
+from zoo.detection.parameter_count import PYRAMID_DIM, class_width, count_detector
+from zoo.network_sizes import ENCODING_OPTIONS, SIZES, count_encoder
 
 __all__ = ["COCO_DATA", "COCO_LABELS", "config", "count_parameters", "presets"]
 
@@ -24,7 +24,6 @@ _COCO_NAMES = (
 )
 COCO_LABELS = tuple(name or f"unused {index}" for index, name in enumerate(_COCO_NAMES.split("/")))
 COCO_CLASSES = len(COCO_LABELS)
-PYRAMID_DIM = 256
 # The released network sees the whole picture resized to a square, pixels / 255.
 COCO_DATA: dict[str, Any] = {**RELEASED_DATA, "input_size": [3, 640, 640], "resize": "squash", "crop_fraction": 1.0}
 
@@ -105,13 +104,4 @@ def count_parameters(model: dict[str, Any]) -> int:
     Raises:
         ConfigError: If a setting that sets a size is unusable.
     """
-    pyramid = model.get("pyramid", "simple")
-    if not isinstance(pyramid, str) or pyramid not in PYRAMID_LEVELS:
-        raise ConfigError(f"model config: pyramid must be one of {', '.join(PYRAMID_LEVELS)}, got {pyramid!r:.80}")
-    sizes = {key: model.get(key) for key in ("pyramid_dim", "class_width")}
-    for key, value in sizes.items():
-        if type(value) is not int or not 1 <= value <= 1 << 20:
-            raise ConfigError(f"model config: {key} must be a whole number from 1 to {1 << 20}, got {value!r:.60}")
-    width, hidden = model["pyramid_dim"], model["class_width"]
-    head = count_head(width, hidden, model["num_classes"], PYRAMID_LEVELS[pyramid])
-    return count_encoder(model) + count_pyramid(pyramid, model["dim"], width) + head
+    return count_encoder(model, AXES) + count_detector(model)

@@ -8,27 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zoo.encodings.parameter_count import count_attention, count_token
+from zoo.network_sizes import ENCODING_OPTIONS, SIZES, count_class_token, count_encoder
 
-__all__ = ["ENCODING_OPTIONS", "IMAGENETTE_LABELS", "SIZES", "config", "count_encoder", "count_parameters"]
-__all__ += ["presets"]
+__all__ = ["IMAGENETTE_LABELS", "config", "count_parameters", "presets"]
 
-# Width, depth, heads, head width and MLP width of the released sizes nano, tiny, small and base.
-SIZES: dict[str, dict[str, int]] = {
-    "n": {"dim": 128, "depth": 4, "num_heads": 4, "head_dim": 32, "mlp_dim": 256},
-    "t": {"dim": 256, "depth": 7, "num_heads": 4, "head_dim": 64, "mlp_dim": 512},
-    "s": {"dim": 512, "depth": 10, "num_heads": 8, "head_dim": 64, "mlp_dim": 2048},
-    "b": {"dim": 768, "depth": 12, "num_heads": 12, "head_dim": 64, "mlp_dim": 3072},
-}
-
-ENCODING_OPTIONS: dict[str, dict[str, Any]] = {
-    "pape": {"parabolas": 50},
-    "pape-ri": {},
-    "rope": {"base": 100.0},
-    "alibi": {},
-    "sincos": {"base": 10000.0},
-    "none": {},
-}
+AXES = 2  # column, row
 
 IMAGENETTE_LABELS = (
     "tench",
@@ -183,19 +167,4 @@ def count_parameters(model: dict[str, Any]) -> int:
     Raises:
         ConfigError: If an option of the encoding that sets a size is not a positive integer.
     """
-    class_token = model["dim"]
-    return class_token + count_encoder(model) + model["num_classes"] * (model["dim"] + 1)
-
-
-def count_encoder(model: dict[str, Any]) -> int:
-    """Number of parameters of the patch embedding and the encoder alone; see `count_parameters`."""
-    dim, heads, mlp = model["dim"], model["num_heads"], model["mlp_dim"]
-    width = heads * model["head_dim"]
-    encoding, options = model["encoding"], model.get("encoding_options", {})
-    sizes = {"dim": dim, "num_heads": heads, "head_dim": model["head_dim"], "axes": 2}
-    position = count_attention(encoding, options, **sizes)
-    attention = 3 * width * (dim + 1) + dim * (width + 1) + position
-    block = 4 * dim + attention + mlp * (dim + 1) + dim * (mlp + 1)
-    table = count_token(encoding, options, dim=dim, axes=2)
-    stem = table + dim * (model["in_chans"] * model["patch_size"] ** 2 + 1)
-    return stem + 4 * dim + model["depth"] * block
+    return count_encoder(model, AXES) + count_class_token(model)

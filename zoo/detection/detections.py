@@ -22,12 +22,13 @@ class Detections:
         tensor: (B, max_det, 6) floating point: x1, y1, x2, y2 in pixels of the model's input (not clipped to it), score
             and class; by falling score, padded with rows of zeros.
         input_size: (height, width) of the model's input.
-        data_config: Preprocessing that `for_image` undoes.
+        data_config: Preprocessing that `for_image` undoes; `None` where the model sees the pixels as they are, as those
+            of an event sensor.
     """
 
     tensor: Tensor
     input_size: tuple[int, int]
-    data_config: DataConfig
+    data_config: DataConfig | None
 
     def __len__(self) -> int:
         return self.tensor.shape[0]
@@ -54,8 +55,9 @@ class Detections:
         height, width = sides
         found = self.tensor[i]
         found = found[found[:, 4] > 0]
-        placed = place((height, width), self.data_config.with_size(self.input_size))
-        boxes = placed.to_original(found[:, :4])
+        boxes = found[:, :4]
+        if self.data_config is not None:
+            boxes = place((height, width), self.data_config.with_size(self.input_size)).to_original(boxes)
         if clip:
             boxes = torch.minimum(boxes.clamp_min(0), boxes.new_tensor([width, height, width, height]))
         found = torch.cat([boxes, found[:, 4:]], dim=1)

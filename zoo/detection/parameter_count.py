@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["BINS", "PYRAMID_LEVELS", "box_width", "class_width", "count_head", "count_pyramid"]
+from typing import Any
+
+from zoo.errors import ConfigError
+
+__all__ = ["BINS", "PYRAMID_DIM", "PYRAMID_LEVELS", "box_width", "class_width", "count_detector", "count_head"]
+__all__ += ["count_pyramid"]
 
 BINS = 16  # of the distribution over the distance to each side of a box
 PYRAMID_LEVELS = {"simple": 3, "vitdet": 4}
+PYRAMID_DIM = 256  # of the released networks
 
 
 def box_width(width: int) -> int:
@@ -36,3 +42,21 @@ def count_head(width: int, hidden_classes: int, num_classes: int, levels: int) -
     classes = (9 * width + 2 * width) + (width * hidden + 2 * hidden)
     classes += (9 * hidden + 2 * hidden) + (hidden * hidden + 2 * hidden) + num_classes * (hidden + 1)
     return 2 * levels * (boxes + classes)
+
+
+def count_detector(model: dict[str, Any]) -> int:
+    """Parameters of the pyramid and the head that `model` (the `"model"` part of a configuration) describes.
+
+    Raises:
+        ConfigError: If a setting that sets a size is unusable.
+    """
+    pyramid = model.get("pyramid", "simple")
+    if not isinstance(pyramid, str) or pyramid not in PYRAMID_LEVELS:
+        raise ConfigError(f"model config: pyramid must be one of {', '.join(PYRAMID_LEVELS)}, got {pyramid!r:.80}")
+    sizes = {key: model.get(key) for key in ("pyramid_dim", "class_width")}
+    for key, value in sizes.items():
+        if type(value) is not int or not 1 <= value <= 1 << 20:
+            raise ConfigError(f"model config: {key} must be a whole number from 1 to {1 << 20}, got {value!r:.60}")
+    width, hidden = model["pyramid_dim"], model["class_width"]
+    head = count_head(width, hidden, model["num_classes"], PYRAMID_LEVELS[pyramid])
+    return count_pyramid(pyramid, model["dim"], width) + head
