@@ -74,7 +74,7 @@ class Change:
         labels = sample.labels
         if self.mirror and len(labels):
             labels = np.array([self.mirror.get(one, one) for one in labels.tolist()], np.int64)
-        sample = EventSample(self._events(sample.events, affine, width, height), label, sample.boxes, labels)
+        sample = replace(sample, events=self._events(sample.events, affine, width, height), label=label, labels=labels)
         if len(sample.boxes) and moves:
             sample = _move_boxes(sample, affine, width, height)
         for area in self.areas if len(sample.boxes) else ():

@@ -33,12 +33,16 @@ class EventSample:
         label: Class of the whole sample, of classifiers; -1 where there is none.
         boxes: float32 (n, 4): x1, y1, x2, y2 in pixels of the sensor, of detectors.
         labels: int64 (n,) class of each box.
+        start_us: Start of the sample in the clock of its events, see `modalities.events.prepare`.
+        end_us: Its end, such as the time of the boxes.
     """
 
     events: Events
     label: int = -1
     boxes: np.ndarray = field(default_factory=_no_boxes)
     labels: np.ndarray = field(default_factory=_no_labels)
+    start_us: int | None = None
+    end_us: int | None = None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -126,6 +130,9 @@ class EventSet(Protocol):
     def read_all(self, indices: Iterable[int]) -> Iterator[tuple[int, Events]]:
         """Index and events of several samples, in the order that reads every file once."""
 
+    def sample(self, index: int, events: Events) -> EventSample:
+        """What `read` gave for a sample, with all that is known of it."""
+
 
 class ClipSet(EventSet, Protocol):
     """Recordings of one class each; times count from the start of the clip.
@@ -149,9 +156,6 @@ class SceneSet(EventSet, Protocol):
     recordings: np.ndarray
     times_us: np.ndarray
     truth: list[TimedBoxes]
-
-    def boxes(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Boxes float32 (n, 4) and labels int64 (n,) of one sample."""
 
 
 def as_recorded(events: Events, width: int, height: int, errors: str) -> Events:

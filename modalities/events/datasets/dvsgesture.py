@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from modalities.events.datasets.base import as_recorded, files_sha256
+from modalities.events.datasets.base import EventSample, as_recorded, files_sha256
 from modalities.events.events import Events
 from modalities.events.read import open_events
 from zoo.errors import ConfigError, DataError
@@ -100,6 +100,11 @@ class DvsGesture:
             wanted[self._clips[index].file].append(index)
         for number, of_file in wanted.items():
             yield from self._of_file(self.files[number], of_file)
+
+    def sample(self, index: int, events: Events) -> EventSample:
+        """Events of a clip with its class."""
+        clip = self._clips[index]
+        return EventSample(events, clip.label, start_us=0, end_us=clip.end - clip.start)
 
     def _of_file(self, file: Path, indices: list[int]) -> Iterator[tuple[int, Events]]:
         parts: dict[int, list[Events]] = {index: [] for index in indices}

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from modalities.events.datasets.base import as_recorded, files_sha256
+from modalities.events.datasets.base import EventSample, as_recorded, files_sha256
 from modalities.events.events import Events
 from modalities.events.read import read_events
 from zoo.errors import ConfigError, DataError
@@ -76,6 +76,10 @@ class NMNIST:
     def read_all(self, indices: Iterable[int]) -> Iterator[tuple[int, Events]]:
         """Index and events of several recordings."""
         return ((index, self.read(index)) for index in indices)
+
+    def sample(self, index: int, events: Events) -> EventSample:
+        """Events of a recording with its class."""
+        return EventSample(events, int(self.labels[index]), start_us=0)
 
 
 def unpacked(data: Path) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from modalities.events.datasets.base import TimedBoxes, files_sha256
+from modalities.events.datasets.base import EventSample, TimedBoxes, files_sha256
 from modalities.events.datasets.dat import DatWindows
 from modalities.events.events import Events
 from modalities.events.protocol import ALL_BOXES, GEN1_PROTOCOL, MPX1_PROTOCOL, BoxProtocol
@@ -70,8 +70,11 @@ class BoxedRecordings:
         training: Leave out boxes that only training leaves out; by default for the split `"train"`.
         errors: `"keep"` takes of a damaged recording what can be decoded.
 
+    Attributes:
+        window: (window_us, window_events) of what is read next.
+
     Raises:
-        ConfigError: If there is no such split or kind, or no window.
+        ConfigError: If there is no such split or kind, or the window is empty.
         DataError: If the layout is another, or boxes cannot be used; names the file.
     """
 
@@ -91,13 +94,13 @@ class BoxedRecordings:
             raise ConfigError(
                 f"expected a kind of {', '.join(KINDS)} and a split of {', '.join(SPLITS)}, got {kind!r} and {split!r}"
             )
-        if all(bound is None or bound < 1 for bound in (window_us, window_events)):
-            raise ConfigError("a window needs a bound: set window_us or window_events")
+        if any(bound is not None and bound < 1 for bound in (window_us, window_events)):
+            raise ConfigError(f"a window has 1 us and 1 event or more, not {window_us} and {window_events}")
         self.kind, self._shrink, self._errors = KINDS[kind], 2 if half else 1, errors
         self.protocol = self.kind.protocol.scaled(1 / self._shrink)
         self.width, self.height = self.kind.width // self._shrink, self.kind.height // self._shrink
         self.path, self.name, self.class_names = data, data.resolve().name, list(self.kind.class_names)
-        self._window = window_us, window_events
+        self.window = window_us, window_events
         self.files = _recordings(data, split)
         training = split == "train" if training is None else training
         self.truth, recordings, times = [], [], []
@@ -130,18 +133,18 @@ class BoxedRecordings:
     def read(self, index: int) -> Events:
         """The events of the window before the time of the boxes; times are those of the recording."""
         windows = self._open(int(self.recordings[index]))
-        events = windows.before(int(self.times_us[index]), *self._window)
+        events = windows.before(int(self.times_us[index]), *self.window)
         return _halved(events) if self._shrink == 2 else events
 
     def read_all(self, indices: Iterable[int]) -> Iterator[tuple[int, Events]]:
         """Index and events of several samples."""
         return ((index, self.read(index)) for index in indices)
 
-    def boxes(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Boxes float32 (n, 4) and labels int64 (n,) of one sample."""
-        truth, time = self.truth[self.recordings[index]], self.times_us[index]
-        start, end = np.searchsorted(truth.t_us, (time, time + 1))
-        return truth.boxes[start:end], truth.labels[start:end]
+    def sample(self, index: int, events: Events) -> EventSample:
+        """Events of a window with its boxes."""
+        truth, time = self.truth[self.recordings[index]], int(self.times_us[index])
+        chosen = slice(*np.searchsorted(truth.t_us, (time, time + 1)))
+        return EventSample(events, boxes=truth.boxes[chosen], labels=truth.labels[chosen], end_us=time)
 
 
 def _halved(events: Events) -> Events:
