@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo import registry
+from zoo import network_sizes, registry
 from zoo._callable_module import make_callable
 from zoo.config_file import check_config, read_json, regular_file_size
 from zoo.detection.parameter_count import BINS
@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 __all__ = ["convert", "convert_config", "convert_state", "unwrap"]
 
 # Official data set -> architecture and data set in our names.
-DATASETS = {"imagenet": ("vit", "in1k"), "coco": ("vit-det", "coco")}
+DATASETS = {
+    "imagenet": ("vit", "in1k"),
+    "coco": ("vit-det", "coco"),
+    "dvsgesture": ("event-vit", "dvsgesture"),
+    "gen1": ("event-det", "gen1"),
+}
 SIZES = {"nano": "n", "tiny": "t", "small": "s", "base": "b"}
 SIZE_OVERRIDES = {
     "_hidden_size": "dim",
@@ -57,7 +62,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.", "classifier.")
 _BLOCK = r"encoder\.layers\.(\d+)\."
 KEY_MAP = [
     (r"cls", r"cls_token"),
-    (r"embedding\.(weight|bias)", r"embed.proj.\1"),
+    (r"embedding\.(?:projection\.)?(weight|bias)", r"embed.proj.\1"),
     (r"encoder\.norm_pre\.(weight|bias)", r"encoder.norm_pre.\1"),
     (r"encoder\.norm_post\.(weight|bias)", r"encoder.norm.\1"),
     (_BLOCK + r"norm([12])\.(weight|bias)", r"encoder.blocks.\1.norm\2.\3"),
@@ -133,8 +138,6 @@ def convert_config(official: Mapping[str, Any], where: str = "config.json") -> d
     Raises:
         ConfigError: If the data set, the encoding or a setting is not supported.
     """
-    from modalities.image import detector_presets, presets
-
     if "schema_version" in official:
         raise ConfigError(f"{where} is already a configuration of pape-zoo: load its folder with local-dir:")
     dataset, positional = (_get(official, where, key, kind=str) for key in ("dataset", "positional"))
@@ -151,21 +154,8 @@ def convert_config(official: Mapping[str, Any], where: str = "config.json") -> d
     if size not in SIZES:
         raise ConfigError(f"{where}: model.size {size!r:.40} is unknown; known: {', '.join(SIZES)}")
     stem, data = DATASETS[dataset]
-    common: dict[str, Any] = {"encoding": encoding, "size": SIZES[size], "released": True}
-    common["patch_size"] = _get(official, where, "patch_size", kind=int)
     name = f"{encoding}-{stem}-{SIZES[size]}-{data}"
-    if dataset == "imagenet":
-        config = presets.config(name, num_classes=1000, data=presets.RELEASED_DATA, **common)
-    else:
-        if _get(official, where, "detection", "reg_max", kind=int) != BINS:
-            raise ConfigError(f"{where}: detection.reg_max must be {BINS}: the head has {BINS} bins a side")
-        labels, width = detector_presets.COCO_LABELS, _get(official, where, "detection", "fpn_size", kind=int)
-        common |= {"num_classes": len(labels), "labels": labels, "pyramid_dim": width}
-        config = detector_presets.config(name, data=detector_presets.COCO_DATA, **common)
-        config["model"] |= {
-            "max_detections": _get(official, where, "detection", "max_det", kind=int),
-            "min_score": _get(official, where, "detection", "min_conf", kind=(int, float)),
-        }
+    config = _architecture(official, where, dataset, name, {"encoding": encoding, "size": SIZES[size]})
     model = config["model"]
     for key, ours in SIZE_OVERRIDES.items():
         if key in official["model"] and (value := _get(official, where, "model", key, kind=int)) != -1:
@@ -180,8 +170,50 @@ def convert_config(official: Mapping[str, Any], where: str = "config.json") -> d
                 f"{LOOKHERE_HEADS}"
             )
         model |= {"encoding_options": dict(LOOKHERE_OPTIONS), "class_token_position": None}
-    if any(model[key] != value for key, value in presets.SIZES[SIZES[size]].items()):
+    if any(model[key] != value for key, value in network_sizes.SIZES[SIZES[size]].items()):
         config["name"] = f"{encoding}-{stem}-custom-{data}"
+    return config
+
+
+def _architecture(
+    official: Mapping[str, Any], where: str, dataset: str, name: str, common: dict[str, Any]
+) -> dict[str, Any]:
+    """The configuration of a registered kind of model, with the settings of the data set and of the head."""
+    from modalities.events import presets as events
+    from modalities.image import detector_presets, presets
+
+    patch = _get(official, where, "patch_size", kind=int)
+    head = {}
+    if dataset in ("coco", "gen1"):
+        if _get(official, where, "detection", "reg_max", kind=int) != BINS:
+            raise ConfigError(f"{where}: detection.reg_max must be {BINS}: the head has {BINS} bins a side")
+        head = {
+            "max_detections": _get(official, where, "detection", "max_det", kind=int),
+            "min_score": _get(official, where, "detection", "min_conf", kind=(int, float)),
+        }
+        common = common | {"pyramid_dim": _get(official, where, "detection", "fpn_size", kind=int)}
+    if dataset == "imagenet":
+        images: dict[str, Any] = {"num_classes": 1000, "data": presets.RELEASED_DATA, "patch_size": patch}
+        return presets.config(name, released=True, **images, **common)
+    if dataset == "coco":
+        labels, data = detector_presets.COCO_LABELS, detector_presets.COCO_DATA
+        coco: dict[str, Any] = {"num_classes": len(labels), "labels": labels, "data": data, "patch_size": patch}
+        config = detector_presets.config(name, released=True, **coco, **common)
+    else:
+        changed = {
+            "patch_size": patch,
+            "threshold": _get(official, where, "events", "threshold", kind=int),
+            "refractory_us": 1000 * _get(official, where, "events", "ref_ms", kind=int),
+            "buckets": _get(official, where, "events", "buckets", kind=int),
+            "time_scale_us": float(_get(official, where, "events", "time_scale", kind=(int, float))),
+        }
+        if dataset == "dvsgesture":
+            gestures: dict[str, Any] = {"num_classes": 11, "labels": events.DVSGESTURE_LABELS}
+            return events.config(name, released=True, data=events.DVSGESTURE_DATA | changed, **gestures, **common)
+        changed["max_events"] = _get(official, where, "events", "max_detection_events", kind=int)
+        road: dict[str, Any] = {"num_classes": 2, "labels": events.GEN1_LABELS}
+        config = events.detector_config(name, data=events.GEN1_DATA | changed, **road, **common)
+    config["model"] |= head
     return config
 
 

@@ -45,7 +45,8 @@ class EventDataConfig:
         time_scale_us: Microseconds per unit of the time coordinate.
         time_reference: `"start"`: the time of a token is counted from the start of the recording (or gesture);
             `"end"`: it is the token's age at the end of the events (at the label), as in the released GEN1 network.
-        window_us: Microseconds of events of a sample, next to its reference; `None` means all.
+        window_us: Microseconds of events of a sample, next to its reference; `None` means all. With a window the extent
+            of coordinates is known, which lets encodings choose their arithmetic without waiting for a GPU.
         max_events: The last so many events of a sample alone (500,000 in the released GEN1 network); `None` means all.
 
     Raises:

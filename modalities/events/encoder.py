@@ -5,6 +5,8 @@ Legend: B batch, S tokens of the longest sample, C width of the features, P side
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -128,7 +130,16 @@ class EventEncoder(EncoderNetwork):
             origin_us=0,
             dtype=features.dtype,
         )
-        return Sequences(features, coords, tokens.mask, tokens)
+        return Sequences(features, dataclasses.replace(coords, bounds=self._bounds()), tokens.mask, tokens)
+
+    def _bounds(self) -> tuple[tuple[float, float], ...] | None:
+        """Between which coordinates lie, if that is known without looking at them."""
+        window = self.data_config.window_us
+        if window is None and not torch.compiler.is_compiling():
+            return None
+        rows, columns = self.data_config.grid
+        latest = math.inf if window is None else window / self.data_config.time_scale_us
+        return (0.0, columns - 1.0), (0.0, rows - 1.0), (0.0, latest)
 
     def _grid(self, tokens: Tensor, layout: Any) -> Tensor:
         cells = latest_tokens(layout, self.data_config.grid, ages=self.data_config.time_reference == "end")

@@ -52,7 +52,7 @@ GEN1_DATA: dict[str, Any] = {
     "time_reference": "end",
     "max_events": 500_000,
 }
-# Three saccades of 100 ms over 34 x 34 pixels, about 4,000 events: small patches that fire often.
+# Three saccades of about 100 ms over 34 x 34 pixels, about 4,000 events: small patches that fire often.
 NMNIST_DATA: dict[str, Any] = {
     **DVSGESTURE_DATA,
     "width": 34,
@@ -61,6 +61,7 @@ NMNIST_DATA: dict[str, Any] = {
     "threshold": 16,
     "refractory_us": 1_000,
     "buckets": 8,
+    "window_us": 400_000,
 }
 # Few buckets and a narrow pyramid (below), so that the weights in float16 are small enough to come with the package.
 CANVAS_DATA: dict[str, Any] = {
