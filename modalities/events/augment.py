@@ -96,7 +96,8 @@ class Change:
             np.uint64(min(self.drop, 1.0) * 2**32),
             np.uint64(self.seed),
         )
-        return replace(events, **{name: a[:count] for name, a in zip(("t_us", "x", "y", "p"), out, strict=True)})
+        moved_t, moved_x, moved_y, moved_p = (a[:count] for a in out)
+        return replace(events, t_us=moved_t, x=moved_x, y=moved_y, p=moved_p)
 
 
 class Augmentation(Protocol):

@@ -44,8 +44,9 @@ class BoxProtocol:
     def filtered(self, boxes: TimedBoxes) -> TimedBoxes:
         """The boxes that count."""
         sides = (boxes.boxes[:, 2:] - boxes.boxes[:, :2]).astype(np.float64)
-        large = ((sides**2).sum(1) >= self.min_diagonal**2) & (sides >= self.min_side).all(1)
-        return boxes[large & (boxes.t_us > self.skip_us)]
+        counts = ((sides**2).sum(1) >= self.min_diagonal**2) & (sides >= self.min_side).all(1)
+        counts &= boxes.t_us > self.skip_us
+        return boxes[counts]
 
     @staticmethod
     def clipped(boxes: TimedBoxes, width: int, height: int) -> TimedBoxes:

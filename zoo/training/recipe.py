@@ -21,7 +21,11 @@ from zoo.training.settings import field_names, parse, read_settings, unknown_key
 __all__ = ["TASKS", "Recipe", "built_in_recipes", "load_recipe", "parse_overrides", "recipe_from_dict"]
 
 # Task -> "module:class" that supplies data, augmentation, loss and metric; imported when a recipe uses it.
-TASKS = {"image-classification": "modalities.image.task:ImageClassification"}
+TASKS = {
+    "image-classification": "modalities.image.task:ImageClassification",
+    "event-classification": "modalities.events.task:EventClassification",
+    "event-detection": "modalities.events.task:EventDetection",
+}
 
 # Keys that may differ between a run and its continuation, since they do not change what is computed.
 FREE_KEYS = frozenset(

@@ -14,7 +14,7 @@ from zoo.errors import ConfigError, DataError
 
 __all__ = ["CLIPS", "DATASETS", "open_clips", "open_dataset", "open_scenes"]
 
-CLIPS = {"nmnist": NMNIST, "dvsgesture": DvsGesture}
+CLIPS: dict[str, type[NMNIST] | type[DvsGesture]] = {"nmnist": NMNIST, "dvsgesture": DvsGesture}
 DATASETS = (*CLIPS, *KINDS)
 
 
@@ -50,7 +50,7 @@ def open_clips(data: str | os.PathLike[str], split: str, dataset: str = "auto", 
     opened = open_dataset(data, split, dataset, errors=errors)
     if isinstance(opened, BoxedRecordings):
         raise DataError(f"{data}: recordings with boxes; a classifier needs one of {', '.join(CLIPS)}")
-    return opened  # type: ignore[return-value]
+    return opened
 
 
 def open_scenes(

@@ -11,7 +11,16 @@ import numpy as np
 from modalities.events.formats.base import Block, Options, Recording, Unwrap, header_lines, records, to_block
 from zoo.errors import ConfigError, DataError
 
-__all__ = ["DAT_RECORD", "Header", "dat_block", "detect_prophesee", "open_dat", "open_evt2", "open_evt21", "read_header"]
+__all__ = [
+    "DAT_RECORD",
+    "Header",
+    "dat_block",
+    "detect_prophesee",
+    "open_dat",
+    "open_evt2",
+    "open_evt21",
+    "read_header",
+]
 
 DAT_RECORD = np.dtype([("t", "<u4"), ("data", "<u4")])
 _CD_TYPES = (0, 12)  # Event2d and EventCD: the same layout.
