@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def _outputs(
     device, was_training, done = next(model.parameters()).device, model.training, 0
     model.eval()
     try:
-        while batch := [tokens_of(sample, data_config) for sample, _ in zip(samples, range(batch_size), strict=False)]:
+        while batch := [tokens_of(sample, data_config) for sample in islice(samples, batch_size)]:
             inputs = EventTokens.collate(batch).to(device)
             with torch.autocast(device.type, DTYPES[dtype], enabled=dtype != "float32"):
                 yield model(inputs)
@@ -49,7 +50,7 @@ def _outputs(
 
 
 def _samples(data: ClipSet | SceneSet, indices: np.ndarray) -> Iterator[tuple[int, EventSample]]:
-    """Number and sample, read one after the other; a recording in which every sample has a file of its own may wait."""
+    """Number and sample, read one after the other."""
     return ((index, data.sample(index, events)) for index, events in data.read_all(indices.tolist()))
 
 

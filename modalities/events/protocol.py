@@ -44,9 +44,8 @@ class BoxProtocol:
     def filtered(self, boxes: TimedBoxes) -> TimedBoxes:
         """The boxes that count."""
         sides = (boxes.boxes[:, 2:] - boxes.boxes[:, :2]).astype(np.float64)
-        counts = ((sides**2).sum(1) >= self.min_diagonal**2) & (sides >= self.min_side).all(1)
-        counts &= boxes.t_us > self.skip_us
-        return boxes[counts]
+        large = np.hypot(sides[:, 0], sides[:, 1]) >= self.min_diagonal
+        return boxes[np.flatnonzero(large & (sides.min(1, initial=np.inf) >= self.min_side) & (boxes.t_us > self.skip_us))]
 
     @staticmethod
     def clipped(boxes: TimedBoxes, width: int, height: int) -> TimedBoxes:

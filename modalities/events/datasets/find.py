@@ -48,7 +48,7 @@ def open_dataset(
 def open_clips(data: str | os.PathLike[str], split: str, dataset: str = "auto", *, errors: str = "raise") -> ClipSet:
     """Opens one split of a data set for classification; see `open_dataset`."""
     opened = open_dataset(data, split, dataset, errors=errors)
-    if isinstance(opened, BoxedRecordings):
+    if not isinstance(opened, (NMNIST, DvsGesture)):
         raise DataError(f"{data}: recordings with boxes; a classifier needs one of {', '.join(CLIPS)}")
     return opened
 
