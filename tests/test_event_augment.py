@@ -135,9 +135,12 @@ def test_event_drop_drops_its_share(share: float) -> None:
 
 
 def test_drops_of_several_steps_are_joined() -> None:
-    change = draw([EventDrop(0.5), EventDrop(0.5)], np.random.default_rng(0), SIZE)
-    first, _, second, _ = (np.random.default_rng(0) for _ in range(4))
-    assert 0 < change.drop < 0.75 and first.random() == second.random()
+    rng = np.random.default_rng(0)
+    steps = [EventDrop(0.5), TimeDrop(0.2), AreaDrop(0.2), EventDrop(0.8)]
+    alone = [step(rng, SIZE) for step in steps]
+    change = draw(steps, np.random.default_rng(0), SIZE)
+    assert change.drop == pytest.approx(1 - (1 - alone[0].drop) * (1 - alone[3].drop))
+    assert change.pauses == alone[1].pauses and change.areas == alone[2].areas
 
 
 @settings(max_examples=40, deadline=None)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from training_toys import SIZE, toy_picture, write_parquet, write_toys
 
-import modalities.image.data as image_data
+import modalities.image.packing as packing
 from modalities.image.augment import AUGMENTATIONS, BatchAugmentation, ImageOptions
 from modalities.image.data import open_packed, pack, pictures
 from modalities.image.sources import open_source
@@ -54,7 +54,7 @@ def test_grayscale_becomes_rgb(data: Path) -> None:
 def test_decoded_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = pictures(data, "train")
     with monkeypatch.context() as patch:
-        patch.setattr(image_data, "_decode", lambda item, size: pytest.fail("decoded again"))
+        patch.setattr(packing, "decode", lambda *_: pytest.fail("decoded again"))
         again = pictures(data, "train")
     assert np.array_equal(first.pixels, again.pixels)
     write_toys(data, train=34)  # other contents under the same name

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -17,6 +18,7 @@ from modalities.events.datasets.base import ClipSet, EventSample, SceneSet, Time
 from modalities.events.datasets.find import open_clips, open_scenes
 from modalities.events.protocol import BoxProtocol, score
 from modalities.events.tokens import EventTokens
+from zoo.detection.metrics import measured
 from zoo.errors import ConfigError, DataError
 from zoo.evaluate import DTYPES
 from zoo.progress import Update, progress_bar
@@ -102,6 +104,7 @@ def average_precision(
     model: nn.Module,
     data: SceneSet,
     protocol: BoxProtocol,
+    indices: np.ndarray | None = None,
     *,
     batch_size: int = 16,
     dtype: str = "float32",
@@ -115,9 +118,13 @@ def average_precision(
         model: A detector of events, on the device to use.
         data: Scenes of the model's sensor.
         protocol: What counts.
+        indices: Which scenes; `None` = all.
         batch_size: Scenes at a time.
         dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
         update: Called with (scenes done, text).
+
+    Returns:
+        The metrics of `zoo.detection.metrics.CocoMetrics`.
 
     Raises:
         ConfigError: If the sensors or the classes differ.
@@ -126,24 +133,29 @@ def average_precision(
     classes = int(model.num_classes)  # type: ignore[arg-type]
     if len(data.class_names) != classes:
         raise ConfigError(f"{data.name} has {len(data.class_names)} classes, the model {classes}")
+    chosen = np.arange(len(data)) if indices is None else np.asarray(indices)
     order: list[int] = []
+    truth: dict[int, list[TimedBoxes]] = defaultdict(list)
+    found: dict[int, list[TimedBoxes]] = defaultdict(list)
 
     def samples() -> Iterator[EventSample]:
-        for index, sample in _samples(data, np.arange(len(data))):
+        for index, sample in _samples(data, chosen):
             order.append(index)
+            times = np.full(len(sample.labels), data.times_us[index])
+            truth[int(data.recordings[index])].append(TimedBoxes.of(times, sample.boxes, sample.labels))
             yield sample
 
-    rows: list[np.ndarray] = []
+    done = 0
     for detections in _outputs(model, samples(), batch_size, dtype, update):
-        rows.extend(detections.tensor.float().cpu().numpy())
-    found: dict[int, list[TimedBoxes]] = defaultdict(list)
-    for index, row in zip(order, rows, strict=True):
-        row = row[row[:, 4] > 0]
-        times = np.full(len(row), data.times_us[index])
-        found[int(data.recordings[index])].append(TimedBoxes.of(times, row[:, :4], row[:, 5], row[:, 4]))
-    recordings = [TimedBoxes.concatenate(found[number]) for number in range(len(data.truth))]
-    clipped = [protocol.clipped(boxes, data.width, data.height) for boxes in recordings]
-    return score(data.truth, clipped, classes, protocol)
+        for rows in detections.tensor.float().cpu().numpy():
+            rows, index = rows[rows[:, 4] > 0], order[done]
+            times = np.full(len(rows), data.times_us[index])
+            boxes = TimedBoxes.of(times, rows[:, :4], rows[:, 5], rows[:, 4])
+            found[int(data.recordings[index])].append(protocol.clipped(boxes, data.width, data.height))
+            done += 1
+    recordings = sorted(truth)
+    true, detected = ([TimedBoxes.concatenate(side[number]) for number in recordings] for side in (truth, found))
+    return score(true, detected, classes, protocol, class_names=data.class_names)
 
 
 def evaluate_events(
@@ -152,62 +164,81 @@ def evaluate_events(
     *,
     split: str = "test",
     dataset: str = "auto",
-    half: bool = False,
+    sizes: Sequence[int | tuple[int, int]] | None = None,
     name: str | None = None,
     batch_size: int | None = None,
+    limit: int | None = None,
     dtype: str = "float32",
-    errors: str = "raise",
+    extend: str | None = None,
+    factor: float | None = None,
+    skip_bad: bool = False,
     quiet: bool = True,
     command: str | None = None,
 ) -> dict[str, Any]:
     """Scores a model on a data set from disk: a classifier by its accuracy, a detector by the protocol of the set.
 
     Args:
-        model: On the device to use.
+        model: On the device to use. Where its sensor has half the size of the data set's, events and boxes are
+            halved (1Mpx).
         data: Folder (or archive) of the data set.
-        split: `"train"`, `"val"` or `"test"`.
+        split: `"train"`, `"val"` (or `"validation"`) or `"test"`.
         dataset: One of `modalities.events.datasets.DATASETS`, or `"auto"`.
-        half: Events and boxes at half the resolution (1Mpx).
+        sizes: `None`: the size of events is that of the sensor.
         name: Of the model, for the report; `None` = from its configuration.
         batch_size: Samples at a time; `None` = 32 clips or 16 scenes.
+        limit: Only the first samples; `None` = all.
         dtype: Of autocast, or `"float32"`.
-        errors: `"keep"` takes of damaged recordings what can be decoded.
+        extend: `None`: there is no other size to extend to.
+        factor: `None`, likewise.
+        skip_bad: Take of damaged recordings what can be decoded.
         quiet: Show no progress bar.
         command: For the report.
 
     Returns:
-        `{"name", "dataset", "split", "samples", "data_sha256", "command", "device", "dtype", "results"}`; the results
-        are those of `accuracy` or `average_precision`, in percent.
+        `{"name", "task", "dataset", "split", "images", "data_sha256", "command", "device", "dtype", "results"}`: the
+        number of samples is `images`, and the one result has `size` (height, width), `images_per_s`, and what
+        `accuracy` or `average_precision` gives, in percent and without NaN.
 
     Raises:
-        ConfigError: If model and data do not fit, or a setting is not known.
+        ConfigError: If model and data do not fit, or a setting is not known or not one for events.
         DataError: If the data cannot be used.
     """
+    if sizes is not None or extend is not None or factor is not None:
+        raise ConfigError("event models are scored at the size of their sensor: leave out sizes, extend and factor")
     config: Any = getattr(model, "config", None) or {}
     data_config: Any = model.data_config
+    split, errors = {"validation": "val"}.get(split, split), "keep" if skip_bad else "raise"
+    detects = config.get("task") == "detection"
     opened: Any
-    if config.get("task") == "detection":
-        window = {"window_us": data_config.window_us, "window_events": data_config.max_events}
+    if detects:
         # Boxes that only training leaves out count when a model is scored, also on the training split.
-        opened = open_scenes(data, split, dataset, errors=errors, half=half, training=False, **window)
+        about: Any = {"errors": errors, "training": False}
+        about |= {"window_us": data_config.window_us, "window_events": data_config.max_events}
+        opened = open_scenes(data, split, dataset, **about)
+        if (opened.width, opened.height) == (2 * data_config.width, 2 * data_config.height):
+            opened = open_scenes(data, split, dataset, half=True, **about)
     else:
         opened = open_clips(data, split, dataset, errors=errors)
-    with progress_bar("evaluating", len(opened), quiet) as update:
-        if config.get("task") == "detection":
+    chosen = np.arange(min(limit or len(opened), len(opened)))
+    began = time.perf_counter()
+    with progress_bar("evaluating", len(chosen), quiet) as update:
+        common: Any = {"dtype": dtype, "update": update}
+        if detects:
             size = batch_size or 16
-            protocol = opened.protocol
-            results = average_precision(model, opened, protocol, batch_size=size, dtype=dtype, update=update)
+            results = average_precision(model, opened, opened.protocol, chosen, batch_size=size, **common)
         else:
-            results = accuracy(model, opened, batch_size=batch_size or 32, dtype=dtype, update=update)
+            results = accuracy(model, opened, chosen, batch_size=batch_size or 32, **common)
+    speed = len(chosen) / (time.perf_counter() - began)
     device = next(model.parameters()).device
     return {
         "name": name or config.get("name"),
+        "task": config.get("task"),
         "dataset": opened.name,
         "split": split,
-        "samples": len(opened),
+        "images": len(chosen),
         "data_sha256": opened.sha256,
         "command": command,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "dtype": dtype,
-        "results": results,
+        "results": [{"size": [opened.height, opened.width], **measured(results), "images_per_s": speed}],
     }

@@ -17,7 +17,7 @@ from modalities.events.augment import (
     Zoom,
 )
 from modalities.events.datasets.find import DATASETS
-from zoo.errors import ConfigError
+from zoo.training.settings import check
 
 __all__ = ["ClassificationOptions", "DetectionOptions", "EventOptions"]
 
@@ -57,17 +57,17 @@ class EventOptions:
     event_drop: float = 0.0
 
     def __post_init__(self) -> None:
-        _check("dataset", self.dataset, self.dataset in ("auto", *DATASETS), f"auto or one of {', '.join(DATASETS)}")
-        _check("memory_gib", self.memory_gib, self.memory_gib >= 0, "0 or more")
-        _check("workers", self.workers, 1 <= self.workers <= 256, "between 1 and 256")
+        check("dataset", self.dataset, self.dataset in ("auto", *DATASETS), f"auto or one of {', '.join(DATASETS)}")
+        check("memory_gib", self.memory_gib, self.memory_gib >= 0, "0 or more")
+        check("workers", self.workers, 1 <= self.workers <= 256, "between 1 and 256")
         if self.max_tokens is not None:
-            _check("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1 or null")
+            check("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1 or null")
         for key in ("flip", "area_drop", "time_drop", "event_drop"):
-            _check(key, getattr(self, key), 0 <= getattr(self, key) <= 1, "in [0, 1]")
-        _check("zoom", self.zoom, 0 <= self.zoom < 1, "in [0, 1)")
-        _check("rotate", self.rotate, 0 <= self.rotate <= 180, "between 0 and 180 degrees")
-        _check("shear", self.shear, 0 <= self.shear <= 10, "between 0 and 10")
-        _check("shift", self.shift, 0 <= self.shift <= 4096, "between 0 and 4096 pixels")
+            check(key, getattr(self, key), 0 <= getattr(self, key) <= 1, "in [0, 1]")
+        check("zoom", self.zoom, 0 <= self.zoom < 1, "in [0, 1)")
+        check("rotate", self.rotate, 0 <= self.rotate <= 180, "between 0 and 180 degrees")
+        check("shear", self.shear, 0 <= self.shear <= 10, "between 0 and 10")
+        check("shift", self.shift, 0 <= self.shift <= 4096, "between 0 and 4096 pixels")
 
     def augmentations(self, dataset: str) -> list[Augmentation]:
         """The augmentations that are on, in the order in which they are drawn.
@@ -103,8 +103,8 @@ class ClassificationOptions(EventOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check("dev_count", self.dev_count, self.dev_count >= 0, "0 or more")
-        _check("label_smoothing", self.label_smoothing, 0 <= self.label_smoothing < 1, "in [0, 1)")
+        check("dev_count", self.dev_count, self.dev_count >= 0, "0 or more")
+        check("label_smoothing", self.label_smoothing, 0 <= self.label_smoothing < 1, "in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,3 @@ class DetectionOptions(EventOptions):
     """
 
     half: bool = False
-
-
-def _check(key: str, value: object, good: bool, expected: str) -> None:
-    if not good:
-        raise ConfigError(f"recipe: {key} must be {expected}, got {value!r}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -44,8 +43,8 @@ class BoxProtocol:
     def filtered(self, boxes: TimedBoxes) -> TimedBoxes:
         """The boxes that count."""
         sides = (boxes.boxes[:, 2:] - boxes.boxes[:, :2]).astype(np.float64)
-        large = np.hypot(sides[:, 0], sides[:, 1]) >= self.min_diagonal
-        return boxes[np.flatnonzero(large & (sides.min(1, initial=np.inf) >= self.min_side) & (boxes.t_us > self.skip_us))]
+        counts = (sides >= self.min_side).all(1) & (boxes.t_us > self.skip_us)
+        return boxes[counts & (np.hypot(sides[:, 0], sides[:, 1]) >= self.min_diagonal)]
 
     @staticmethod
     def clipped(boxes: TimedBoxes, width: int, height: int) -> TimedBoxes:
@@ -73,7 +72,12 @@ def matched(truth: TimedBoxes, found: TimedBoxes, tolerance_us: int) -> Iterator
 
 
 def score(
-    truth: Sequence[TimedBoxes], found: Sequence[TimedBoxes], num_classes: int, protocol: BoxProtocol = GEN1_PROTOCOL
+    truth: Sequence[TimedBoxes],
+    found: Sequence[TimedBoxes],
+    num_classes: int,
+    protocol: BoxProtocol = GEN1_PROTOCOL,
+    *,
+    class_names: Sequence[str] | None = None,
 ) -> dict[str, float]:
     """COCO metrics in percent by the protocol.
 
@@ -82,6 +86,7 @@ def score(
         found: Detections of each recording, in the same order.
         num_classes: Classes of the detector.
         protocol: What counts; both sides are filtered here.
+        class_names: For the keys of the results.
 
     Raises:
         DataError: If there are not as many recordings on both sides, or no true box counts.
@@ -90,12 +95,11 @@ def score(
 
     if len(truth) != len(found):
         raise DataError(f"{len(truth)} recordings with true boxes and {len(found)} with detections")
-    metrics, frames = CocoMetrics(num_classes), 0
+    metrics, frames = CocoMetrics(num_classes, class_names=class_names), 0
     for true, detected in zip(truth, found, strict=True):
         kept = protocol.filtered(true), protocol.filtered(detected)
         for real, near in matched(*kept, protocol.tolerance_us):
-            arrays: tuple[Any, ...] = (near.boxes, near.scores, near.labels, real.boxes, real.labels)
-            metrics.add(*arrays)
+            metrics.add(near.boxes, near.scores, near.labels, real.boxes, real.labels)
             frames += 1
     if not frames:
         raise DataError("no true box counts by the protocol: there is nothing to score")

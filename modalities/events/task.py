@@ -22,6 +22,7 @@ from zoo.detection.targets import Targets
 from zoo.errors import ConfigError, DataError
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed, permutation
+from zoo.training.task import EpochOrder
 
 __all__ = ["EventClassification", "EventDetection"]
 
@@ -47,11 +48,9 @@ class _EventTask:
         self.errors = "keep" if recipe.options.keep_damaged else "raise"
         self.data: Any = self._open()
         self.labels, self.num_classes = list(self.data.class_names), len(self.data.class_names)
-        if len(self.rows) < recipe.batch_size:
-            raise ConfigError(f"batch_size {recipe.batch_size} is more than the {len(self.rows)} training samples")
-        self.steps_per_epoch = len(self.rows) // recipe.batch_size  # the remainder waits for another epoch's order
+        self.order = EpochOrder(len(self.rows), recipe.batch_size, recipe.seed)
+        self.steps_per_epoch = self.order.steps_per_epoch
         self.batches: TokenBatches | None = None
-        self._order: tuple[int, list[int]] | None = None
 
     def _open(self) -> Any:
         """The training split; sets `rows`, the samples to train on."""
@@ -82,10 +81,8 @@ class _EventTask:
             )
         data_config: Any = model.data_config
         check_sensor(self.data, data_config)
-        local = self.recipe.batch_size // world
-        if local * world != self.recipe.batch_size:
-            raise ConfigError(f"batch_size {self.recipe.batch_size} cannot be divided over {world} processes")
-        self.device, self.rank, self.local = device, rank, local
+        self.order.start(torch.device("cpu"), rank, world)  # Where samples are looked up.
+        self.device, self.rank = device, rank
         if isinstance(self.data, BoxedRecordings):
             self.data.window = data_config.window_us, data_config.max_events
         store = SampleStore(self.data, self.rows, self.options.memory_gib, self.quiet)
@@ -100,11 +97,7 @@ class _EventTask:
             Tokens (B, S) of the same S for every batch, and targets, on the device.
         """
         assert self.batches is not None, "start() comes first"
-        if self._order is None or self._order[0] != epoch:
-            order = permutation(len(self.rows), derive_seed(self.recipe.seed, "order", epoch))
-            self._order = epoch, order.tolist()
-        start = index * self.recipe.batch_size + self.rank * self.local
-        rows = self._order[1][start : start + self.local]
+        rows = self.order.rows(epoch, index).tolist()
         tokens, samples = self.batches(rows, derive_seed(self.recipe.seed, epoch, index, self.rank))
         return tokens.to(self.device), self._targets(samples)
 

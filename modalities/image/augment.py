@@ -15,6 +15,7 @@ from torch import Tensor
 from zoo.data_config import DataConfig
 from zoo.errors import ConfigError
 from zoo.training.seeds import host_rng
+from zoo.training.settings import check
 
 if TYPE_CHECKING:
     from timm.data import Mixup
@@ -70,31 +71,26 @@ class ImageOptions:
     def __post_init__(self) -> None:
         for key in ("image_size", "store_size"):
             value = getattr(self, key)
-            _check(key, value, value is None or 1 <= value <= 4096, "between 1 and 4096 or null")
-        _check("dev_count", self.dev_count, self.dev_count >= 0, "0 or more")
-        _check("dev_fraction", self.dev_fraction, 0 <= self.dev_fraction < 1, "in [0, 1)")
+            check(key, value, value is None or 1 <= value <= 4096, "between 1 and 4096 or null")
+        check("dev_count", self.dev_count, self.dev_count >= 0, "0 or more")
+        check("dev_fraction", self.dev_fraction, 0 <= self.dev_fraction < 1, "in [0, 1)")
         if self.dev_count and self.dev_fraction:
             raise ConfigError("recipe: set dev_count or dev_fraction, not both")
         low, high = self.crop_scale
-        _check("crop_scale", self.crop_scale, 0 < low <= high <= 1, "two ascending numbers in (0, 1]")
-        _check("crop_ratio", self.crop_ratio, 0 < self.crop_ratio[0] <= self.crop_ratio[1], "two ascending numbers")
+        check("crop_scale", self.crop_scale, 0 < low <= high <= 1, "two ascending numbers in (0, 1]")
+        check("crop_ratio", self.crop_ratio, 0 < self.crop_ratio[0] <= self.crop_ratio[1], "two ascending numbers")
         modes = ("bicubic", "bilinear")
-        _check("interpolation", self.interpolation, self.interpolation in modes, f"one of {modes}")
+        check("interpolation", self.interpolation, self.interpolation in modes, f"one of {modes}")
         for key in ("flip", "switch_prob"):
-            _check(key, getattr(self, key), 0 <= getattr(self, key) <= 1, "in [0, 1]")
-        _check("label_smoothing", self.label_smoothing, 0 <= self.label_smoothing < 1, "in [0, 1)")
-        _check("augmentation", self.augmentation, self.augmentation in AUGMENTATIONS, f"one of {AUGMENTATIONS}")
-        _check("color_jitter", self.color_jitter, min(self.color_jitter) >= 0, "three numbers of 0 or more")
+            check(key, getattr(self, key), 0 <= getattr(self, key) <= 1, "in [0, 1]")
+        check("label_smoothing", self.label_smoothing, 0 <= self.label_smoothing < 1, "in [0, 1)")
+        check("augmentation", self.augmentation, self.augmentation in AUGMENTATIONS, f"one of {AUGMENTATIONS}")
+        check("color_jitter", self.color_jitter, min(self.color_jitter) >= 0, "three numbers of 0 or more")
         operations, magnitude = self.randaugment
-        _check("randaugment", self.randaugment, operations >= 1 and 0 <= magnitude < 31, "[count, magnitude below 31]")
-        _check("augment_group", self.augment_group, self.augment_group >= 1, "at least 1")
+        check("randaugment", self.randaugment, operations >= 1 and 0 <= magnitude < 31, "[count, magnitude below 31]")
+        check("augment_group", self.augment_group, self.augment_group >= 1, "at least 1")
         for key in ("mixup", "cutmix"):
-            _check(key, getattr(self, key), getattr(self, key) >= 0, "0 or more")
-
-
-def _check(key: str, value: object, good: bool, expected: str) -> None:
-    if not good:
-        raise ConfigError(f"recipe: {key} must be {expected}, got {value!r}")
+            check(key, getattr(self, key), getattr(self, key) >= 0, "0 or more")
 
 
 class BatchAugmentation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from modalities.image.presets import AXES, RELEASED_DATA
+from modalities.image.presets import AXES, IMAGENETTE_DATA, RELEASED_DATA
 from modalities.image.presets import config as classifier_config
 from zoo.detection.parameter_count import PYRAMID_DIM, class_width, count_detector
 from zoo.network_sizes import ENCODING_OPTIONS, SIZES, count_encoder
@@ -26,6 +26,18 @@ COCO_LABELS = tuple(name or f"unused {index}" for index, name in enumerate(_COCO
 COCO_CLASSES = len(COCO_LABELS)
 # The released network sees the whole picture resized to a square, pixels / 255.
 COCO_DATA: dict[str, Any] = {**RELEASED_DATA, "input_size": [3, 640, 640], "resize": "squash", "crop_fraction": 1.0}
+
+
+# The nano detector comes in a file below 3 MiB, of which the head of the others would take most.
+BCCD_PYRAMIDS = {"n": 64, "t": PYRAMID_DIM}
+BCCD_LABELS = ("RBC", "WBC", "Platelets")
+# Half the size of its microscope pictures; the mean, std and patch of the classifier that the backbone comes from.
+BCCD_DATA: dict[str, Any] = {
+    **IMAGENETTE_DATA,
+    "input_size": [3, 240, 320],
+    "resize": "letterbox",
+    "interpolation": "bilinear",
+}
 
 
 def config(
@@ -94,6 +106,27 @@ def presets() -> Iterator[dict[str, Any]]:
                     data=COCO_DATA,
                     labels=COCO_LABELS,
                     released=released,
+                ),
+            }
+
+    for size, pyramid_dim in BCCD_PYRAMIDS.items():
+        for encoding in ENCODING_OPTIONS:
+            name = f"{encoding}-vit-det-{size}-bccd"
+            # The recipe starts from the classifier that comes with the package, which fits this one alone.
+            other = "" if (encoding, size) == ("pape", "t") else f" --model {name} --set backbone=null"
+            yield {
+                "name": name,
+                "weights": "none",
+                "command": f"zoo train bccd{other} --data DIR",
+                "config": config(
+                    name,
+                    encoding=encoding,
+                    size=size,
+                    patch_size=8,
+                    num_classes=len(BCCD_LABELS),
+                    data=BCCD_DATA,
+                    labels=BCCD_LABELS,
+                    pyramid_dim=pyramid_dim,
                 ),
             }
 

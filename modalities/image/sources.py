@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from zoo.errors import DataError, require
 
-__all__ = ["FolderSource", "Item", "ParquetSource", "Source", "open_source"]
+__all__ = ["FolderSource", "Item", "ParquetSource", "ParquetTable", "Source", "class_names", "encoded", "files_sha256"]
+__all__ += ["open_source", "parquet_files", "read_file", "source_name", "split_names"]
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 # A split may be called otherwise on disk.
@@ -53,29 +54,53 @@ def open_source(data: Path, split: str) -> Source:
     Raises:
         DataError: If nothing is found; says what was looked for.
     """
-    if not data.exists():
-        raise DataError(f"no such data: {data}")
+    if files := parquet_files(data, split):
+        return ParquetSource(files, name=source_name(data))
     if data.is_file():
-        if data.suffix != ".parquet":
-            raise DataError(f"{data}: expected a .parquet file or a folder")
-        return ParquetSource([data], name=data.stem)
-    names = _ALIASES.get(split, (split,))
-    for name in names:
-        if files := [*sorted(data.glob(f"{name}.parquet")), *sorted(data.glob(f"{name}-*.parquet"))]:
-            return ParquetSource(files, name=data.resolve().name)
-    for name in names:
+        raise DataError(f"{data}: expected a .parquet file or a folder")
+    for name in split_names(split):
         if (data / name).is_dir():
-            return FolderSource(data / name, name=data.resolve().name)
+            return FolderSource(data / name, name=source_name(data))
     raise DataError(f"{data}: no split {split!r}; expected {split}.parquet or {split}/<class>/<pictures> in it")
 
 
-class ParquetSource:
-    """Parquet files with a column `image`, struct(bytes, path), and an integer column `label`.
+def split_names(split: str) -> tuple[str, ...]:
+    """What a split may be called on disk."""
+    return _ALIASES.get(split, (split,))
 
-    Class names are taken from the `huggingface` metadata when a file has them.
+
+def source_name(data: Path) -> str:
+    """What a data set is called: its folder or file."""
+    return data.stem if data.is_file() else data.resolve().name
+
+
+def parquet_files(data: Path, split: str) -> list[Path]:
+    """The Parquet files of a split in a folder, or such a file itself; none if there are none.
+
+    Raises:
+        DataError: If `data` does not exist.
+    """
+    if not data.exists():
+        raise DataError(f"no such data: {data}")
+    if data.is_file():
+        return [data] if data.suffix == ".parquet" else []
+    for name in split_names(split):
+        if files := [*sorted(data.glob(f"{name}.parquet")), *sorted(data.glob(f"{name}-*.parquet"))]:
+            return files
+    return []
+
+
+class ParquetTable:
+    """Parquet files with certain columns, read a few rows at a time.
+
+    Args:
+        files: Of one split, in order.
+        name: Of the data set.
+        columns: Columns there must be.
+        optional: Columns that are read where there are.
     """
 
-    def __init__(self, files: list[Path], name: str) -> None:
+    def __init__(self, files: list[Path], name: str, columns: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
         require("pyarrow", extra="data")
         import pyarrow
         import pyarrow.parquet as pq
@@ -83,39 +108,56 @@ class ParquetSource:
         self.path, self.name, self._files = files[0] if len(files) == 1 else files[0].parent, name, files
         try:
             opened = [pq.ParquetFile(f) for f in files]
-            columns = {tuple(n for n in ("image", "label") if n not in f.schema_arrow.names) for f in opened}
+            there = [set(f.schema_arrow.names) for f in opened]
             self._count = sum(f.metadata.num_rows for f in opened)
-            self.class_names = _class_names(opened[0].schema_arrow.metadata)
+            self.metadata: dict[bytes, bytes] | None = opened[0].schema_arrow.metadata
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{self.path}: not a readable Parquet file ({error})") from error
-        if missing := [n for c in columns for n in c]:
-            raise DataError(f"{self.path}: no column {missing[0]!r}; expected image (bytes, path) and label")
+        if missing := [column for column in columns if not all(column in names for names in there)]:
+            raise DataError(f"{self.path}: no column {missing[0]!r}; expected {', '.join(columns)}")
+        self._columns = [*columns, *(column for column in optional if all(column in names for names in there))]
         digests = [_file_sha256(f) for f in files]
         self.sha256 = digests[0] if len(files) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Item]:
+    def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """A name for messages and the values of every row.
+
+        Raises:
+            DataError: If a file is damaged.
+        """
         import pyarrow
         import pyarrow.parquet as pq
 
         for path in self._files:
             row = 0
             try:
-                for batch in pq.ParquetFile(path).iter_batches(batch_size=256, columns=["image", "label"]):
+                for batch in pq.ParquetFile(path).iter_batches(batch_size=256, columns=self._columns):
                     for record in batch.to_pylist():
-                        yield self._item(record, f"{path} row {row}")
+                        yield f"{path} row {row}", record
                         row += 1
             except (pyarrow.ArrowException, OSError) as error:
                 raise DataError(f"{path}: damaged after row {row} ({error})") from error
 
-    def _item(self, record: dict[str, Any], name: str) -> Item:
-        image, label = record["image"], record["label"]
-        data = image.get("bytes") if isinstance(image, dict) else image
-        if not isinstance(label, int) or label < 0 or (self.class_names and label >= len(self.class_names)):
-            raise DataError(f"{name}: label {label!r} is not a class number")
-        return Item(name, label, lambda: data if isinstance(data, bytes) else b"")
+
+class ParquetSource(ParquetTable):
+    """Parquet files with a column `image`, struct(bytes, path), and an integer column `label`.
+
+    Class names are taken from the `huggingface` metadata when a file has them.
+    """
+
+    def __init__(self, files: list[Path], name: str) -> None:
+        super().__init__(files, name, ("image", "label"))
+        self.class_names = class_names(self.metadata, "label")
+
+    def __iter__(self) -> Iterator[Item]:
+        for name, record in self.records():
+            label = record["label"]
+            if not isinstance(label, int) or label < 0 or (self.class_names and label >= len(self.class_names)):
+                raise DataError(f"{name}: label {label!r} is not a class number")
+            yield Item(name, label, partial(encoded, record["image"]))
 
 
 class FolderSource:
@@ -133,23 +175,38 @@ class FolderSource:
         if not self._files:
             raise DataError(f"{path}: no pictures; expected {path.name}/<class>/<pictures>")
         self.class_names: list[str] | None = [p.name for p in classes]
-        # By name, size and time of change: hashing the contents would read a large data set twice.
-        facts = [(str(f.relative_to(path)), f.stat().st_size, f.stat().st_mtime_ns) for f, _ in self._files]
-        self.sha256 = hashlib.sha256(repr(facts).encode()).hexdigest()
+        self.sha256 = files_sha256(path, [f for f, _ in self._files])
 
     def __len__(self) -> int:
         return len(self._files)
 
     def __iter__(self) -> Iterator[Item]:
         for path, label in self._files:
-            yield Item(str(path), label, partial(_read_file, path))
+            yield Item(str(path), label, partial(read_file, path))
 
 
-def _read_file(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot be read ({error})") from error
+
+
+def encoded(image: Any) -> bytes:
+    """The bytes of a cell of a column `image`; none where it holds none."""
+    data = image.get("bytes") if isinstance(image, dict) else image
+    return data if isinstance(data, bytes) else b""
+
+
+def files_sha256(root: Path, files: Iterable[Path]) -> str:
+    """A fingerprint of files by name, size and time of change: hashing the contents would read a large set twice."""
+    facts = [(str(f.relative_to(root)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def _file_sha256(path: Path) -> str:
@@ -157,9 +214,11 @@ def _file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _class_names(metadata: dict[bytes, bytes] | None) -> list[str] | None:
+def class_names(metadata: dict[bytes, bytes] | None, column: str) -> list[str] | None:
+    """Names of the classes in a column (of labels or lists of them) by the `huggingface` metadata; `None` if absent."""
     try:
-        names = json.loads((metadata or {})[b"huggingface"])["info"]["features"]["label"]["names"]
-    except (KeyError, TypeError, ValueError):
+        feature = json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]
+        names = feature.get("feature", feature)["names"]
+    except (KeyError, TypeError, ValueError, AttributeError):
         return None
     return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else None

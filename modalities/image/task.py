@@ -14,10 +14,16 @@ from modalities.image.data import pictures
 from zoo.errors import ConfigError, DataError
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed, permutation
+from zoo.training.task import EpochOrder
 
-__all__ = ["ImageClassification", "split_dev"]
+__all__ = ["ImageClassification", "fits_on", "split_dev"]
 
 _DEVICE_SHARE = 0.5  # of the free device memory that the data may take; larger sets stay on the host
+
+
+def fits_on(device: torch.device, size: int) -> bool:
+    """Whether data of `size` bytes should lie on the device."""
+    return device.type == "cuda" and size < _DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]
 
 
 def split_dev(count: int, dev_count: int, dev_fraction: float) -> tuple[np.ndarray, np.ndarray]:
@@ -56,11 +62,8 @@ class ImageClassification:
             raise DataError(f"{recipe.data}: a classifier needs two classes or more, found {self.num_classes}")
         self.train_rows, self.dev_rows = split_dev(len(self.packed), self.options.dev_count, self.options.dev_fraction)
         self.stored = self.packed.stacked()
-        count = len(self.train_rows)
-        if count < recipe.batch_size:
-            raise ConfigError(f"batch_size {recipe.batch_size} is more than the {count} training pictures")
-        self.steps_per_epoch = count // recipe.batch_size  # the remainder waits for another epoch's order
-        self._order: tuple[int, Tensor] | None = None
+        self.order = EpochOrder(len(self.train_rows), recipe.batch_size, recipe.seed)
+        self.steps_per_epoch = self.order.steps_per_epoch
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -91,18 +94,16 @@ class ImageClassification:
             raise ConfigError(f"this recipe trains classifiers; {config.get('name')} is a model for {config['task']}")
         if data_config.input_size[0] != 3:
             raise ConfigError(f"training pictures are RGB; the model takes {data_config.input_size[0]} channels")
-        local = self.recipe.batch_size // world
-        if local * world != self.recipe.batch_size:
-            raise ConfigError(f"batch_size {self.recipe.batch_size} cannot be divided over {world} processes")
-        if (self.options.mixup or self.options.cutmix) and local % 2:
-            raise ConfigError(f"MixUp and CutMix pair pictures: batch_size per process must be even, got {local}")
-        self.device, self.rank, self.local = device, rank, local
+        self.order.start(device, rank, world)
+        if (self.options.mixup or self.options.cutmix) and self.order.local % 2:
+            raise ConfigError(
+                f"MixUp and CutMix pair pictures: batch_size per process must be even, got {self.order.local}"
+            )
+        self.device, self.rank = device, rank
         self.augment = BatchAugmentation(self.options, data_config, self.num_classes, device)
         rows = self.stored if len(self.train_rows) == len(self.stored) else self.stored[self.train_rows]
         images = torch.from_numpy(np.array(rows))
-        if device.type == "cuda" and images.nbytes < _DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
-            images = images.to(device)
-        self.images = images
+        self.images = images.to(device) if fits_on(device, images.nbytes) else images
         self.targets = torch.from_numpy(self.packed.labels[self.train_rows]).to(device)
 
     def batch(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
@@ -111,11 +112,7 @@ class ImageClassification:
         Returns:
             Images float32 (B, 3, H, W) and targets (see `BatchAugmentation`), on the device.
         """
-        if self._order is None or self._order[0] != epoch:
-            order = permutation(len(self.train_rows), derive_seed(self.recipe.seed, "order", epoch))
-            self._order = epoch, order.to(self.device)
-        start = index * self.recipe.batch_size + self.rank * self.local
-        rows = self._order[1][start : start + self.local]
+        rows = self.order.rows(epoch, index)
         stored = self.images[rows.to(self.images.device)].to(self.device)
         return self.augment(stored, self.targets[rows], derive_seed(self.recipe.seed, epoch, index, self.rank))
 

@@ -1,7 +1,8 @@
-"""`zoo eval`: accuracy of a classifier at several picture sizes."""
+"""`zoo eval`: accuracy of a classifier, or COCO metrics of a detector, at several picture sizes."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import shlex
 import sys
@@ -13,11 +14,34 @@ import typer
 __all__ = ["eval_"]
 
 
+# Modality and task -> "module:function" that reads the data, measures, and gives a report with "results".
+_EVALUATIONS = {
+    ("image", "classification"): "zoo.evaluate:evaluate_data",
+    ("image", "detection"): "zoo.evaluate_detection:evaluate_detector_data",
+    ("events", "classification"): "modalities.events.evaluate:evaluate_events",
+    ("events", "detection"): "modalities.events.evaluate:evaluate_events",
+}
+_MOST_CLASSES = 10  # That a table shows.
+# Columns of the table: key of a result and heading.
+_COLUMNS = {
+    "classification": (("top1", "top-1 (%)"), ("top5", "top-5 (%)")),
+    "detection": (
+        ("map", "mAP (%)"),
+        ("ap50", "AP50"),
+        ("ap75", "AP75"),
+        ("ap_small", "small"),
+        ("ap_medium", "medium"),
+        ("ap_large", "large"),
+        ("ar", "AR"),
+    ),
+}
+
+
 def eval_(
     name: Annotated[str, typer.Argument(help="Model name, as for `zoo predict`.")],
-    data: Annotated[str, typer.Option(help="Folder with <split>.parquet or <split>/<class>/<pictures>.")],
+    data: Annotated[str, typer.Option(help="Folder with the split: Parquet, class folders or COCO files.")],
     split: Annotated[str, typer.Option(help="Which split.")] = "validation",
-    sizes: Annotated[str | None, typer.Option(help="Sides in pixels, as 112,224; by default the model's.")] = None,
+    sizes: Annotated[str | None, typer.Option(help="Sides in pixels, as 112,224 or 480x640 (height x width).")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Pictures at a time; by default by size.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first pictures.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; by default CUDA where there is one.")] = None,
@@ -34,18 +58,24 @@ def eval_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Measure top-1 and top-5 accuracy at several picture sizes."""
+    """Measure the accuracy of a classifier, or COCO metrics of a detector, at several picture sizes."""
     sides, number = _parse_sizes(sizes), _parse_factor(factor, extend)
 
     import torch
 
     import zoo
-    from zoo.evaluate import evaluate_data
+    from zoo.errors import ConfigError
 
     command = shlex.join(["zoo", *sys.argv[1:]])
     target = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    report = evaluate_data(
-        zoo.load(name, device=target),
+    model = zoo.load(name, device=target)
+    kind = (model.config["modality"], model.config["task"])
+    if kind not in _EVALUATIONS:
+        known = ", ".join(map(" ".join, _EVALUATIONS))
+        raise ConfigError(f"{name}: no evaluation for {' '.join(kind)}; there is one for {known}")
+    module, function = _EVALUATIONS[kind].split(":")
+    report = getattr(importlib.import_module(module), function)(
+        model,
         data,
         split=split,
         sizes=sides,
@@ -67,15 +97,20 @@ def eval_(
         _write(out, report)
 
 
-def _parse_sizes(text: str | None) -> list[int] | None:
+def _parse_sizes(text: str | None) -> list[int | tuple[int, int]] | None:
     from zoo.errors import ConfigError
 
     if text is None:
         return None
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() and int(part) for part in parts):
-        raise ConfigError(f"--sizes takes whole numbers of pixels such as 112,224, got {text!r}")
-    return [int(part) for part in parts]
+    found: list[int | tuple[int, int]] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        sides = part.split("x")
+        if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
+            raise ConfigError(f"--sizes takes whole numbers of pixels such as 112,224 or 480x640, got {text!r}")
+        found.append((int(sides[0]), int(sides[1])) if len(sides) == 2 else int(sides[0]))
+    if not found:
+        raise ConfigError(f"--sizes takes whole numbers of pixels such as 112,224 or 480x640, got {text!r}")
+    return found
 
 
 def _parse_factor(text: str, method: str | None) -> float | None:
@@ -106,15 +141,36 @@ def _print_table(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    title = f"{report['name']} on {report['dataset']} {report['split']}, {report['images']} pictures, {report['dtype']}"
+    title = f"{report['name']} on {report['dataset']} {report['split']}, {report['images']} samples, {report['dtype']}"
     table = Table(title=title, title_justify="left")
+    columns = _COLUMNS[report.get("task", "classification")]
     extended = any("extend" in row for row in report["results"])
-    for heading in ("size (px)", "top-1 (%)", "top-5 (%)", "images/s", *(["extension"] if extended else [])):
+    for heading in ("size (px)", *(text for _, text in columns), "images/s", *(["extension"] if extended else [])):
         table.add_column(heading, justify="right")
     for row in report["results"]:
-        cells = [str(row["size"]), f"{row['top1']:.2f}", f"{row['top5']:.2f}", f"{row['images_per_s']:,.0f}"]
+        size = row["size"] if isinstance(row["size"], int) else " x ".join(map(str, row["size"]))
+        values = [f"{row[key]:.2f}" if key in row else "-" for key, _ in columns]
+        cells = [str(size), *values, f"{row['images_per_s']:,.0f}"]
         if extended:
             factors = dict.fromkeys(f"{factor:.3g}" for factor in row["factor"])
             cells.append(f"{row['extend']} {' x '.join(factors)}")
         table.add_row(*cells)
+    Console().print(table)
+    classes = {key.removeprefix("map/") for row in report["results"] for key in row if key.startswith("map/")}
+    if 0 < len(classes) <= _MOST_CLASSES:
+        _print_classes(report["results"])
+
+
+def _print_classes(results: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="mAP (%) by class", title_justify="left")
+    keys = list(dict.fromkeys(key for row in results for key in row if key.startswith("map/")))
+    for heading in ("size (px)", *(escape(key.removeprefix("map/")) for key in keys)):
+        table.add_column(heading, justify="right")
+    for row in results:
+        size = row["size"] if isinstance(row["size"], int) else " x ".join(map(str, row["size"]))
+        table.add_row(str(size), *(f"{row[key]:.2f}" if key in row else "-" for key in keys))
     Console().print(table)

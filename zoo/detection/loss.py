@@ -63,8 +63,8 @@ class DetectionLoss(nn.Module):
                 area or with values that are not finite are left out.
 
         Returns:
-            Scalars: `"loss"`, and its parts `"one2many_box"`, `"one2many_dfl"`, `"one2many_class"` and so on, with
-            their gains, of which it is the sum.
+            Scalars: `"loss"`, the sum of the branches `"one2many"` and `"one2one"`, which are the sums of their parts
+            `"one2many_box"`, `"one2many_dfl"`, `"one2many_class"` and so on, with their gains.
 
         Raises:
             DataError: If the targets are not of this batch.
@@ -77,12 +77,15 @@ class DetectionLoss(nn.Module):
                 F.pad(targets.boxes, (0, 0, 0, 1)), F.pad(targets.labels, (0, 1)), F.pad(targets.mask, (0, 1))
             )
         targets = targets.ordered()
+        branches: dict[str, Tensor] = {}
         parts: dict[str, Tensor] = {}
         with torch.autocast(first.device.type, enabled=False):
             for branch, top_k in TOP_K.items():
-                for name, value in self._branch(maps[branch], targets, top_k).items():
-                    parts[f"{branch}_{name}"] = self.gains[name] * value
-        return {"loss": torch.stack(list(parts.values())).sum(), **parts}
+                own = self._branch(maps[branch], targets, top_k)
+                own = {f"{branch}_{name}": self.gains[name] * value for name, value in own.items()}
+                branches[branch] = torch.stack(list(own.values())).sum()
+                parts |= own
+        return {"loss": torch.stack(list(branches.values())).sum(), **branches, **parts}
 
     def _branch(self, maps: Sequence[Tensor], targets: Targets, top_k: int) -> dict[str, Tensor]:
         dtype = torch.float64 if maps[0].dtype == torch.float64 else torch.float32

@@ -108,9 +108,9 @@ class CocoMetrics:
 
         Returns:
             `map` (over IoU 0.50 to 0.95), `ap50`, `ap75`; `ap_small`, `ap_medium`, `ap_large`: that of objects below
-            32^2 pixels, up to 96^2, and above; `ar`: the share of objects found with `max_detections`, over the same IoUs;
-            and `map/NAME` for every class. What there are no true boxes for (a class, a size, or anything at all) is
-            NaN, and does not enter the means; objects without detections give 0.
+            32^2 pixels, up to 96^2, and above; `ar`: the share of objects found over the same IoUs; and `map/NAME` for
+            every class. What there are no true boxes for (a class, a size, or anything at all) is NaN, and does not
+            enter the means; objects without detections give 0.
 
         Raises:
             MissingDependencyError: If `faster-coco-eval` is not installed.

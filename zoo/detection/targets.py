@@ -63,6 +63,11 @@ class Targets:
         """The same on another device."""
         return Targets(self.boxes.to(device), self.labels.to(device), self.mask.to(device))
 
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        """Keeps the memory until work on `stream` that has been asked for by now is done; see torch's of tensors."""
+        for tensor in (self.boxes, self.labels, self.mask):
+            tensor.record_stream(stream)
+
     def ordered(self) -> Targets:
         """Usable boxes in an order that depends on their values alone, then the others, as zeros and masked.
 

@@ -28,7 +28,7 @@ from zoo.training.optim import make_ema, make_optimizer, make_schedule
 from zoo.training.recipe import Recipe, task_class
 from zoo.training.seeds import derive_seed, seed_device
 from zoo.training.stopping import StopRequest
-from zoo.training.task import Task, batches
+from zoo.training.task import Task, batches, loss_parts
 
 __all__ = ["METRICS", "RECORD", "TrainResult", "Trainer", "train"]
 
@@ -140,7 +140,9 @@ class Trainer:
         self.net: nn.Module = accelerator.prepare_model(self.model)
         self.step = 0
         self.seconds = 0.0
-        self.pending: list[Tensor] = []  # (loss, gradient norm) of the steps since the last metrics line
+        # (loss, gradient norm, parts of the loss) of the steps since the last metrics line, and what the parts are.
+        self.pending: list[Tensor] = []
+        self.parts: list[str] = []
         self.last_loss: float | None = None
         self.compiled = False
 
@@ -166,6 +168,7 @@ class Trainer:
             "step": self.step,
             "seconds": self.seconds,
             "pending": [row.tolist() for row in self.pending],
+            "parts": self.parts,
             "last_loss": self.last_loss,
             "model": self.model.state_dict(),
             "ema": None if self.ema is None else self.ema.module.state_dict(),
@@ -186,6 +189,7 @@ class Trainer:
         check_same_run(state, recipe, self.task.facts["sha256"], self.accelerator.num_processes)
         self.step, self.seconds, self.last_loss = state["step"], state["seconds"], state["last_loss"]
         self.pending = [torch.tensor(row, device=self.device) for row in state["pending"]]
+        self.parts = state.get("parts", [])
         self.model.load_state_dict(state["model"])
         if self.ema is not None:
             self.ema.module.load_state_dict(state["ema"])
@@ -246,7 +250,9 @@ class Trainer:
         self.schedule.step_update(self.step)
         begin_step(self.device)
         seed_device(self.device, self._step_seed(epoch, index))
-        loss = self.task.loss(self.net(inputs), targets)
+        losses = loss_parts(self.task.loss(self.net(inputs), targets))
+        loss = losses.pop("loss")
+        self.parts = list(losses)
         self.accelerator.backward(loss)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip or math.inf)
         self.optimizer.step()
@@ -255,7 +261,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
             self.ema.update(self.model, step=self.step + 1)
-        return torch.stack([loss.detach().float(), norm.float()])
+        return torch.stack([value.detach().float() for value in (loss, norm, *losses.values())])
 
     def _step_seed(self, epoch: int, index: int) -> int:
         return derive_seed(self.recipe.seed, "model", epoch, index, self.accelerator.process_index)
@@ -274,12 +280,13 @@ class Trainer:
         rows = self._check_finite()
         self.pending = []
         means = torch.tensor(rows, dtype=torch.float64).mean(dim=0)
-        loss, norm = self.accelerator.reduce(means.to(self.device, torch.float32), "mean").tolist()
+        loss, norm, *parts = self.accelerator.reduce(means.to(self.device, torch.float32), "mean").tolist()
         self.last_loss = loss
         return {
             "step": self.step,
             "epoch": round(self.step / self.task.steps_per_epoch, 4),
             "loss": loss,
+            **{f"loss/{name}": value for name, value in zip(self.parts, parts, strict=True)},
             "grad_norm": norm,
             "lr": max(group["lr"] for group in self.optimizer.param_groups),
         }
@@ -313,7 +320,7 @@ class Trainer:
                 self.model,
                 self.net,
                 compiled,
-                lambda net: self.task.loss(net(inputs), targets),
+                lambda net: loss_parts(self.task.loss(net(inputs), targets))["loss"],
                 self._step_seed(0, 0),
                 REPLAYED if graphs else 1,
             )

@@ -1,7 +1,7 @@
 """Recipes: what a training run does, as a flat YAML file with strict keys.
 
 A recipe holds the keys of `Recipe` and, flat beside them, those of its task (for images
-`modalities.image.augment.ImageOptions`).
+`modalities.image.augment.ImageOptions` and `modalities.image.detection_augment.DetectionOptions`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any
 import yaml
 
 from zoo.errors import ConfigError
-from zoo.training.settings import field_names, parse, read_settings, unknown_key
+from zoo.training.settings import check, field_names, parse, read_settings, unknown_key
 
 __all__ = ["TASKS", "Recipe", "built_in_recipes", "load_recipe", "parse_overrides", "recipe_from_dict"]
 
 # Task -> "module:class" that supplies data, augmentation, loss and metric; imported when a recipe uses it.
 TASKS = {
     "image-classification": "modalities.image.task:ImageClassification",
+    "image-detection": "modalities.image.detection_task:ImageDetection",
     "event-classification": "modalities.events.task:EventClassification",
     "event-detection": "modalities.events.task:EventDetection",
 }
@@ -98,27 +99,27 @@ class Recipe:
     options: Any = dataclasses.field(default=None, metadata={"internal": True})
 
     def __post_init__(self) -> None:
-        _check("epochs", self.epochs, self.epochs >= 1, "at least 1")
-        _check("batch_size", self.batch_size, self.batch_size >= 1, "at least 1")
-        _check("lr", self.lr, 0 < self.lr < math.inf, "above 0")
-        _check("final_lr", self.final_lr, 0 <= self.final_lr <= self.lr, "between 0 and lr")
-        _check("betas", self.betas, all(0 <= b < 1 for b in self.betas), "in [0, 1)")
-        _check("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "0 or more")
+        check("epochs", self.epochs, self.epochs >= 1, "at least 1")
+        check("batch_size", self.batch_size, self.batch_size >= 1, "at least 1")
+        check("lr", self.lr, 0 < self.lr < math.inf, "above 0")
+        check("final_lr", self.final_lr, 0 <= self.final_lr <= self.lr, "between 0 and lr")
+        check("betas", self.betas, all(0 <= b < 1 for b in self.betas), "in [0, 1)")
+        check("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "0 or more")
         if self.layer_decay is not None:
-            _check("layer_decay", self.layer_decay, 0 < self.layer_decay <= 1, "in (0, 1] or null")
-        _check("warmup", self.warmup, 0 <= self.warmup < 1, "in [0, 1)")
-        _check("clip", self.clip, self.clip >= 0, "0 or more")
-        _check("drop_path", self.drop_path, 0 <= self.drop_path < 1, "in [0, 1)")
-        _check("ema", self.ema, 0 <= self.ema < 1, "in [0, 1)")
-        _check("precision", self.precision, self.precision in ("bf16", "float32"), "bf16 or float32")
-        _check("device", self.device, self.device in ("auto", "cpu", "cuda"), "auto, cpu or cuda")
+            check("layer_decay", self.layer_decay, 0 < self.layer_decay <= 1, "in (0, 1] or null")
+        check("warmup", self.warmup, 0 <= self.warmup < 1, "in [0, 1)")
+        check("clip", self.clip, self.clip >= 0, "0 or more")
+        check("drop_path", self.drop_path, 0 <= self.drop_path < 1, "in [0, 1)")
+        check("ema", self.ema, 0 <= self.ema < 1, "in [0, 1)")
+        check("precision", self.precision, self.precision in ("bf16", "float32"), "bf16 or float32")
+        check("device", self.device, self.device in ("auto", "cpu", "cuda"), "auto, cpu or cuda")
         if self.log_every is not None:
-            _check("log_every", self.log_every, self.log_every >= 1, "at least 1 or null")
+            check("log_every", self.log_every, self.log_every >= 1, "at least 1 or null")
         for key in ("eval_every", "checkpoint_every", "checkpoint_seconds"):
-            _check(key, getattr(self, key), getattr(self, key) >= 0, "0 or more")
+            check(key, getattr(self, key), getattr(self, key) >= 0, "0 or more")
         if self.max_minutes is not None:
-            _check("max_minutes", self.max_minutes, self.max_minutes > 0, "above 0 or null")
-        _check("weights_dtype", self.weights_dtype, self.weights_dtype in ("float32", "float16"), "float32 or float16")
+            check("max_minutes", self.max_minutes, self.max_minutes > 0, "above 0 or null")
+        check("weights_dtype", self.weights_dtype, self.weights_dtype in ("float32", "float16"), "float32 or float16")
 
     def to_dict(self) -> dict[str, Any]:
         """All keys, flat, as a YAML or JSON file holds them."""
@@ -126,11 +127,6 @@ class Recipe:
         if self.options is not None:
             values |= {name: getattr(self.options, name) for name in field_names(type(self.options))}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
-
-
-def _check(key: str, value: object, good: bool, expected: str) -> None:
-    if not good:
-        raise ConfigError(f"recipe: {key} must be {expected}, got {value!r}")
 
 
 def task_class(task: str) -> Any:

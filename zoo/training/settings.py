@@ -14,7 +14,7 @@ import yaml
 
 from zoo.errors import ConfigError
 
-__all__ = ["field_names", "parse", "read_settings", "unknown_key"]
+__all__ = ["check", "field_names", "parse", "read_settings", "unknown_key"]
 
 T = TypeVar("T")
 
@@ -45,6 +45,16 @@ def read_settings(config: str | Path, built_in: Mapping[str, Path], kind: str) -
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: a {kind} is a mapping of keys to values")
     return path, values
+
+
+def check(key: str, value: object, good: bool, expected: str) -> None:
+    """Refuses a value of a recipe.
+
+    Raises:
+        ConfigError: If it is not `good`.
+    """
+    if not good:
+        raise ConfigError(f"recipe: {key} must be {expected}, got {value!r}")
 
 
 def field_names(*classes: type) -> list[str]:

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Task", "batches"]
+from zoo.errors import ConfigError
+from zoo.training.seeds import derive_seed, permutation
+
+__all__ = ["EpochOrder", "Loss", "Task", "batches", "loss_parts"]
+
+# Of a task: the scalar to minimise; or "loss" with that, and further scalars by name that are logged with it.
+Loss = Tensor | dict[str, Tensor]
 
 
 class Task(Protocol):
@@ -31,11 +37,55 @@ class Task(Protocol):
     def batch(self, epoch: int, index: int) -> tuple[Any, Any]:
         """Inputs and targets on the device; a function of its arguments and the recipe's seed alone."""
 
-    def loss(self, outputs: Any, targets: Any) -> Tensor:
-        """Scalar loss."""
+    def loss(self, outputs: Any, targets: Any) -> Loss:
+        """Scalar loss, or a mapping with it as `"loss"` and its parts, the same keys at every step."""
 
     def evaluate(self, model: nn.Module, precision: str) -> dict[str, float]:
         """Metrics on data held out from training; empty when there are none."""
+
+
+def loss_parts(loss: Loss) -> dict[str, Tensor]:
+    """A task's loss as a mapping, `"loss"` first."""
+    return {"loss": loss} if isinstance(loss, Tensor) else {"loss": loss["loss"], **loss}
+
+
+class EpochOrder:
+    """Which samples are in a batch, in a new random order every epoch; a function of the recipe's seed alone.
+
+    Args:
+        count: Samples.
+        batch_size: Of one optimiser step, over all processes.
+        seed: The recipe's.
+
+    Raises:
+        ConfigError: If there are fewer samples than a batch needs.
+    """
+
+    def __init__(self, count: int, batch_size: int, seed: int) -> None:
+        if count < batch_size:
+            raise ConfigError(f"batch_size {batch_size} is more than the {count} training pictures")
+        self.count, self.batch_size, self.seed = count, batch_size, seed
+        self.steps_per_epoch = count // batch_size  # The remainder waits for another epoch's order.
+        self.device, self.rank, self.local = torch.device("cpu"), 0, batch_size
+        self._order: tuple[int, Tensor] | None = None
+
+    def start(self, device: torch.device, rank: int, world: int) -> None:
+        """Says where indices should lie, and which share of a batch is that of this process.
+
+        Raises:
+            ConfigError: If a batch cannot be divided over the processes.
+        """
+        local = self.batch_size // world
+        if local * world != self.batch_size:
+            raise ConfigError(f"batch_size {self.batch_size} cannot be divided over {world} processes")
+        self.device, self.rank, self.local, self._order = device, rank, local, None
+
+    def rows(self, epoch: int, index: int) -> Tensor:
+        """Indices, int64 (B,), of this process in batch `index` of `epoch`."""
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, permutation(self.count, derive_seed(self.seed, "order", epoch)).to(self.device)
+        start = index * self.batch_size + self.rank * self.local
+        return self._order[1][start : start + self.local]
 
 
 def batches(task: Task, first: int, last: int, device: torch.device) -> Iterator[tuple[Any, Any]]:

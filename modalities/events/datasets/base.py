@@ -82,7 +82,7 @@ class TimedBoxes:
     def __len__(self) -> int:
         return len(self.t_us)
 
-    def __getitem__(self, index: slice | np.ndarray) -> TimedBoxes:
+    def __getitem__(self, index: Any) -> TimedBoxes:
         """A part: a slice, a mask or indices."""
         return TimedBoxes(self.t_us[index], self.boxes[index], self.labels[index], self.scores[index])
 
