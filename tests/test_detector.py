@@ -13,7 +13,7 @@ from zoo.detection.decode import decode, select
 from zoo.detection.detections import Detections
 from zoo.detection.pyramid import build_pyramid
 
-NAMES = zoo.list_models(task="detection")
+NAMES = zoo.list_models(task="detection", modality="image")
 
 
 @pytest.fixture

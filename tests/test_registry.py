@@ -16,7 +16,7 @@ from zoo import registry
 
 ENCODINGS = ("pape", "pape-ri", "rope", "alibi", "sincos", "none")
 NAMES = zoo.list_models()
-CLASSIFIERS = zoo.list_models(task="classification")
+CLASSIFIERS = zoo.list_models(task="classification", modality="image")
 SMALL = [name for name in CLASSIFIERS if "-vit-n-" in name or "-vit-t-" in name]
 
 
@@ -24,6 +24,10 @@ def test_registered_names():
     expected = {f"{e}-vit-{s}-in1k" for e in ENCODINGS for s in "ntsb"}
     expected |= {f"{e}-vit-t-imagenette" for e in IMAGENETTE_ENCODINGS}
     expected |= {f"{e}-vit-det-{s}-coco" for e in ENCODINGS for s in "ntsb"}
+    expected |= {f"{e}-event-vit-{s}-dvsgesture" for e in ENCODINGS for s in "ntsb"}
+    expected |= {f"{e}-event-det-{s}-gen1" for e in ENCODINGS for s in "ntsb"}
+    for encoding in ("pape", "rope", "none"):
+        expected |= {f"{encoding}-event-vit-n-nmnist1100", f"{encoding}-event-det-n-nmnist-canvas"}
     assert set(NAMES) == expected
     assert sorted(NAMES) == NAMES
 
@@ -32,13 +36,19 @@ def test_filters():
     assert zoo.list_models("pape-vit-?-in1k") == [f"pape-vit-{s}-in1k" for s in "bnst"]
     ours = [f"pape-ri-vit-{s}-in1k" for s in "bnst"] + ["pape-ri-vit-t-imagenette"]
     ours += [f"pape-ri-vit-det-{s}-coco" for s in "bnst"]
+    ours += [
+        f"pape-ri-event-{kind}-{s}-{data}" for kind, data in (("vit", "dvsgesture"), ("det", "gen1")) for s in "bnst"
+    ]
     assert zoo.list_models(encoding="pape-ri") == sorted(ours)
     assert zoo.list_models(weights="embedded") == ["pape-vit-t-imagenette"]
-    assert zoo.list_models(weights="release") == ["pape-vit-b-in1k", "pape-vit-det-b-coco"]
-    assert zoo.list_models(weights="any") == ["pape-vit-b-in1k", "pape-vit-det-b-coco", "pape-vit-t-imagenette"]
+    released = ["pape-event-det-b-gen1", "pape-event-vit-b-dvsgesture", "pape-vit-b-in1k", "pape-vit-det-b-coco"]
+    assert zoo.list_models(weights="release") == released
+    assert zoo.list_models(weights="any") == [*released, "pape-vit-t-imagenette"]
     assert zoo.list_models(weights="hub") == zoo.list_models("nothing*") == zoo.list_models(modality="sound") == []
-    assert zoo.list_models(modality="image") == NAMES
-    assert zoo.list_models(task="detection") == zoo.list_models("*-vit-det-*")
+    events = zoo.list_models(modality="events")
+    assert events == zoo.list_models("*-event-*") and zoo.list_models(modality="image") == sorted({*NAMES} - {*events})
+    assert zoo.list_models(task="detection", modality="image") == zoo.list_models("*-vit-det-*")
+    assert zoo.list_models(task="detection", modality="events") == zoo.list_models("*-event-det-*")
     with pytest.raises(zoo.ConfigError, match="embedded, hub, release, none or any"):
         zoo.list_models(weights="yes")
 

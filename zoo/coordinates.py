@@ -333,7 +333,7 @@ def events(
         y: (B, N) patch row.
         t_us: (B, N) int64 microseconds.
         time_scale: Microseconds per unit of time.
-        origin_us: Microseconds at which time is 0; `None` means those of the first token of each sample.
+        origin_us: Microseconds at which time is 0; `None`: those of the sample's first token.
         dtype: See `grid`.
 
     Returns:
@@ -343,12 +343,9 @@ def events(
         raise DataError(f"time_scale must be a positive number of microseconds, got {time_scale}")
     if t_us.is_floating_point():
         raise DataError("t_us must be integer microseconds")
-    elapsed = t_us.long()
-    if origin_us is not None:
-        elapsed = elapsed - origin_us
-    elif t_us.shape[-1]:
-        elapsed = elapsed - elapsed.amin(dim=-1, keepdim=True)
-    time = elapsed.to(torch.float64) / time_scale
+    t_us = t_us.long()
+    first: Tensor | int = t_us.amin(dim=-1, keepdim=True) if origin_us is None and t_us.shape[-1] else origin_us or 0
+    time = (t_us - first).to(torch.float64) / time_scale
     values = torch.stack([x.to(torch.float64), y.to(torch.float64), time], dim=-1)
     return Coordinates(values.to(_dtype(dtype)), unit="patch, patch, time step")
 
