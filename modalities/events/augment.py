@@ -11,7 +11,8 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -42,8 +43,7 @@ VISIBLE = 0.25
 _STAY = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """What is done to one sample.
 
     Attributes:
@@ -56,7 +56,7 @@ class Change:
     """
 
     matrix: tuple[tuple[float, ...], ...] = _STAY
-    mirror: Mapping[int, int] = field(default_factory=dict)
+    mirror: Mapping[int, int] = MappingProxyType({})
     areas: tuple[tuple[float, float, float, float], ...] = ()
     pauses: tuple[tuple[float, float], ...] = ()
     drop: float = 0.0
