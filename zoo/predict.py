@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from zoo.data_config import DataConfig
 from zoo.detection.detections import Detections
 from zoo.detection.results import DetectionResults
 from zoo.errors import ConfigError, DataError, WeightsError
-from zoo.reading import Source, expand, fetch, holds_many, is_url, read
-from zoo.results import ClassificationResults, Failure, PictureResults
+from zoo.reading import Source, expand, fetch, holds_many, is_url
+from zoo.results import TIME_COLUMNS, ClassificationResults, Failure, PictureResults
 
 __all__ = ["Predictor", "predictor"]
 
-# Modality -> "module:function(decoded, data_config) -> float32 (C, H, W)".
-_PREPROCESS = {"image": "modalities.image.transforms:preprocess"}
+# Modality -> "module:class" of its `Inputs`.
+_INPUTS = {"image": "modalities.image.predict:Pictures", "events": "modalities.events.predict:Recordings"}
 RESULTS: dict[str, type[PictureResults]] = {"classification": ClassificationResults, "detection": DetectionResults}
 _TOP_K = {"classification": 5, "detection": 1_000_000}
 _MIN_SCORE = 0.25
 
 
+class Inputs(Protocol):
+    """How a modality turns sources into inputs of its models; made from a model and its preprocessing.
+
+    Attributes:
+        kind: What `zoo.reading.expand` looks for in folders.
+        timed: Results are of spans of time, and a source may have several.
+    """
+
+    kind: str
+    timed: bool
+
+    def samples(self, source: Source, options: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Each input that a source gives, with the fields of its results."""
+
+    def collate(self, inputs: list[Any], device: torch.device, dtype: torch.dtype) -> Any:
+        """A batch for the model."""
+
+
 class Predictor:
-    """A model that takes pictures as people have them; made by `predictor`.
+    """A model that takes pictures or recordings as people have them; made by `predictor`.
 
     Attributes:
         model: The model, in eval mode.
@@ -47,13 +63,14 @@ class Predictor:
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
     ) -> None:
+        data_config: Any
         config, data_config = getattr(model, "config", None), getattr(model, "data_config", None)
-        if not isinstance(config, dict) or not isinstance(data_config, DataConfig):
+        if not isinstance(config, dict) or not hasattr(data_config, "with_size"):
             raise ConfigError(f"{type(model).__name__} is not a model of pape-zoo: it has no config and data_config")
-        if config.get("modality") not in _PREPROCESS or config.get("task") not in RESULTS:
+        if config.get("modality") not in _INPUTS or config.get("task") not in RESULTS:
             raise ConfigError(
                 f"{config.get('name')}: no predictor for {config.get('modality')} {config.get('task')};"
-                " this version classifies images and detects objects in them"
+                f" this version does {' and '.join(RESULTS)} of {' and '.join(_INPUTS)}"
             )
         self.task = str(config["task"])
         if top_k is not None and not _is_positive(top_k):
@@ -68,26 +85,25 @@ class Predictor:
         self.classes = int(getattr(model, "num_classes", 0))
         if self.classes < 1:
             raise ConfigError(f"{config.get('name')}: the model has no classes; call reset_classifier(n) and train it")
-        if data_config.input_size[0] not in (1, 3):
-            raise ConfigError(
-                f"{config.get('name')}: the model takes {data_config.input_size[0]} channels;"
-                " a picture gives 3 (colour) or 1 (grayscale)"
-            )
         self.data_config = data_config if size is None else data_config.with_size(size)
-        _check_size(model, self.data_config)
+        module, name = _INPUTS[config["modality"]].split(":")
+        self._inputs: Inputs = getattr(importlib.import_module(module), name)(model, self.data_config)
         self.model = _place(model, device, dtype).eval()
         wanted = _TOP_K[self.task] if top_k is None else top_k
         self.top_k = min(wanted, self.classes) if self.task == "classification" else wanted
         labels = config.get("labels")
         self.labels = tuple(map(str, labels)) if labels and len(labels) == self.classes else None
         self.failures: list[Failure] = []
-        module, function = _PREPROCESS[config["modality"]].split(":")
-        self._preprocess = getattr(importlib.import_module(module), function)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the tables of its results."""
-        return RESULTS[self.task].COLUMNS
+        return (*RESULTS[self.task].COLUMNS, *(TIME_COLUMNS if self._inputs.timed else ()))
+
+    @property
+    def kind(self) -> str:
+        """What its sources are: `"image"` or `"events"`, as for `zoo.read`."""
+        return self._inputs.kind
 
     def __call__(
         self,
@@ -104,16 +120,18 @@ class Predictor:
         Args:
             source: Anything `zoo.read` takes; or many: a folder, a pattern, or a list or iterator of sources (which may
                 themselves be folders and patterns).
-            batch_size: Pictures per forward pass; sources are read a batch at a time.
+            batch_size: Pictures (windows of recordings) per forward pass; sources are read a batch at a time.
             stream: Return a generator, which never holds more than a batch.
             errors: For truncated pictures, as in `zoo.read`: `"raise"`, or `"keep"` what can be decoded.
             on_error: When one of many cannot be read: `"raise"` its `DataError`, or `"skip"` it, go on, and list it in
                 `failures`. A single source always raises.
-            **options: For the reader: `frame`, `max_pixels`.
+            **options: For the reader: of pictures `frame`, `max_pixels`; of recordings those of
+                `modalities.events.open_events`, and `stride_us`, the microseconds between windows.
 
         Returns:
             A `ClassificationResults` (of detectors a `DetectionResults`) for one source, a list of them for many (in
-            the order of the sources), or a generator of them with `stream=True`.
+            the order of the sources), or a generator of them with `stream=True`. Event detectors, and event
+            classifiers with `stride_us`, give one for each window of a recording, so always a list or generator.
 
         Raises:
             DataError: If a source cannot be read; the message names it.
@@ -132,45 +150,43 @@ class Predictor:
         results = self._stream(source, batch_size, skipped, {"errors": errors, **options})
         if stream:
             return results
-        return list(results) if many else next(results)
+        windows = self._inputs.timed and (self.task == "detection" or options.get("stride_us") is not None)
+        return list(results) if many or windows else next(results)
 
     def _stream(
         self, source: Any, batch_size: int, skipped: list[Failure] | None, options: dict[str, Any]
     ) -> Iterator[PictureResults]:
-        inputs: list[torch.Tensor] = []
+        inputs: list[Any] = []
         drafts: list[dict[str, Any]] = []
-        for item in _each(source, skipped):
-            try:
-                # Downloaded once; the encoded bytes stay for plot(), the pixels do not.
-                item = Source(fetch(item.value), item.name) if is_url(item.value) else item
-                image = read(item, **options)
-            except DataError as error:
-                if skipped is None:
-                    raise
-                skipped.append(Failure(item.name, error))
-                continue
-            inputs.append(self._preprocess(image.rgb, self.data_config))
-            drafts.append(
-                {
-                    "name": image.name,
-                    "path": image.path,
-                    "size": image.size,
-                    "truncated": image.truncated,
-                    "_picture": functools.partial(read, item, **options),
-                }
-            )
-            del image
-            if len(inputs) == batch_size:
-                yield from self._run(inputs, drafts)
-                inputs, drafts = [], []
+        for item in _each(source, self._inputs.kind, skipped):
+            for sample, draft in self._samples(item, skipped, options):
+                inputs.append(sample)
+                drafts.append(draft)
+                del sample
+                if len(inputs) == batch_size:
+                    yield from self._run(inputs, drafts)
+                    inputs, drafts = [], []
         if inputs:
             yield from self._run(inputs, drafts)
 
+    def _samples(
+        self, item: Source, skipped: list[Failure] | None, options: dict[str, Any]
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Inputs of one source until it ends or cannot be read."""
+        try:
+            # Downloaded once; the encoded bytes stay for plot(), the pixels do not.
+            item = Source(fetch(item.value), item.name) if is_url(item.value) else item
+            yield from self._inputs.samples(item, options)
+        except DataError as error:
+            if skipped is None:
+                raise
+            skipped.append(Failure(item.name, error))
+
     @torch.inference_mode()
-    def _run(self, inputs: list[torch.Tensor], drafts: list[dict[str, Any]]) -> list[PictureResults]:
+    def _run(self, inputs: list[Any], drafts: list[dict[str, Any]]) -> list[PictureResults]:
         parameter = next(self.model.parameters())
         self.model.eval()  # A training loop around us may have switched it.
-        output = self.model(torch.stack(inputs).to(parameter.device, parameter.dtype))
+        output = self.model(self._inputs.collate(inputs, parameter.device, parameter.dtype))
         return self._detected(output, drafts) if self.task == "detection" else self._classified(output, drafts)
 
     def _classified(self, logits: torch.Tensor, drafts: list[dict[str, Any]]) -> list[PictureResults]:
@@ -189,7 +205,8 @@ class Predictor:
         return results
 
     def _detected(self, detections: Detections, drafts: list[dict[str, Any]]) -> list[PictureResults]:
-        detections = dataclasses.replace(detections, tensor=detections.tensor.cpu(), data_config=self.data_config)
+        undo = None if detections.data_config is None else self.data_config  # That of the model, at another size.
+        detections = dataclasses.replace(detections, tensor=detections.tensor.cpu(), data_config=undo)
         results: list[PictureResults] = []
         for row, draft in enumerate(drafts):
             self._require_finite(detections.tensor[row], draft)
@@ -235,7 +252,7 @@ def predictor(
     Args:
         name_or_model: A name, as for `zoo.load`, or a model of this library; a model is put into eval mode and, when
             `device` or `dtype` say so, moved.
-        size: Side in pixels, or (height, width), to run the model at; by default the one it was trained at.
+        size: Side in pixels, or (height, width), to run an image model at; by default the one it was trained at.
         top_k: Classes per picture, by default 5, and fewer where the model has fewer; boxes of a detector, by default
             all.
         min_score: Of a detector: leave out boxes with a smaller score; by default 0.25.
@@ -244,7 +261,7 @@ def predictor(
         **load_options: For `zoo.load`.
 
     Raises:
-        ConfigError: If the model takes no pictures, or no pictures of this size.
+        ConfigError: If the model takes no inputs of this size.
         ZooError: If the model cannot be loaded.
     """
     if isinstance(name_or_model, nn.Module):
@@ -257,29 +274,18 @@ def predictor(
     return Predictor(model, size=size, top_k=top_k, min_score=min_score)
 
 
-def _each(source: Any, skipped: list[Failure] | None) -> Iterator[Source]:
+def _each(source: Any, kind: str, skipped: list[Failure] | None) -> Iterator[Source]:
     """Yields single sources; folders and patterns are expanded where they stand in the list."""
     items = enumerate(source) if isinstance(source, (list, tuple, Iterator)) else [(None, source)]
     for index, item in items:
         try:
-            found = expand(item, index)
+            found = expand(item, index, kind=kind)
         except DataError as error:
             if skipped is None:
                 raise
             skipped.append(Failure(str(item), error))
             continue
         yield from found
-
-
-def _check_size(model: nn.Module, data_config: DataConfig) -> None:
-    patch = getattr(model, "patch_size", 1)
-    if model.config["model"].get("size_policy", "refuse") == "pad":  # type: ignore[index,union-attr]
-        return
-    for side in data_config.input_size[1:]:
-        if side % patch:
-            below, above = side // patch * patch, (side // patch + 1) * patch
-            nearest = f"{below} or {above}" if below else f"{above}"
-            raise ConfigError(f"size {side} is not a multiple of the model's patch, {patch} pixels: use {nearest}")
 
 
 def _place(model: nn.Module, device: str | torch.device | None, dtype: str | torch.dtype | None) -> nn.Module:

@@ -175,8 +175,8 @@ def holds_many(source: Any) -> bool:
     return False
 
 
-def expand(source: Any, index: int | None = None) -> list[Source]:
-    """Expands a folder or a pattern into its pictures; anything else is one source.
+def expand(source: Any, index: int | None = None, *, kind: str = "image") -> list[Source]:
+    """Expands a folder or a pattern into its pictures or recordings; anything else is one source.
 
     A folder gives the pictures directly in it and a pattern (`*`, `?`, `[...]`, `**` for any depth) those that match:
     by suffix, in sorted order, without hidden files; symbolic links to files are followed.
@@ -184,9 +184,10 @@ def expand(source: Any, index: int | None = None) -> list[Source]:
     Args:
         source: Anything `read` takes, a folder or a pattern.
         index: Its place in a list, for the name of sources in memory.
+        kind: `"image"` or `"events"`.
 
     Raises:
-        DataError: If a folder or pattern holds no picture.
+        DataError: If a folder or pattern holds nothing of this kind.
     """
     if not holds_many(source) or isinstance(source, (list, tuple, Iterator)):
         return [as_source(source, index)]
@@ -199,15 +200,17 @@ def expand(source: Any, index: int | None = None) -> list[Source]:
             found = [match for match in glob.iglob(str(path), recursive=True) if not os.path.isdir(match)]
     except OSError as error:
         raise DataError(f"{source}: cannot be listed ({error.strerror or error})") from error
+    what, suffixes = ("picture", IMAGE_SUFFIXES) if kind == "image" else ("recording", (*_OTHER_SUFFIXES[kind], ".bin"))
     # A link to a folder further up makes `**` find the same entry again and again: keep the shortest way to it.
     unique: dict[tuple[str, str], str] = {}
     for match in sorted(found, key=len):
-        if os.path.splitext(match)[1].lower() in IMAGE_SUFFIXES:
+        if os.path.splitext(match)[1].lower() in suffixes:
             unique.setdefault((os.path.realpath(os.path.dirname(match)), os.path.basename(match)), match)
     if not unique:
         where = "the folder holds" if path.is_dir() else "the pattern matches"
-        hint = f"; pictures in folders below it: '{path}/**/*'" if path.is_dir() else ""
-        raise DataError(f"{source}: {where} no picture (by suffix: .jpg, .png, .webp, ...){hint}")
+        hint = f"; {what}s in folders below it: '{path}/**/*'" if path.is_dir() else ""
+        examples = ".jpg, .png, .webp, ..." if kind == "image" else ", ".join(suffixes)
+        raise DataError(f"{source}: {where} no {what} (by suffix: {examples}){hint}")
     return [Source(Path(match), match) for match in sorted(unique.values())]
 
 

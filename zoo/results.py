@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from zoo.errors import DataError, ZooError, require
 from zoo.files import write_whole
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import pandas
     import PIL.Image
 
-    from modalities.image.read import Image
+__all__ = ["TIME_COLUMNS", "ClassificationResults", "Failure", "Picture", "PictureResults", "fit", "free_path"]
+__all__ += ["one_line"]
 
-__all__ = ["ClassificationResults", "Failure", "PictureResults", "fit", "free_path", "one_line"]
-
+TIME_COLUMNS = ("start_us", "end_us")
 _LONGEST = 1024  # of an annotated picture, in pixels
 _NARROWEST = 320
 
@@ -39,6 +39,13 @@ class Failure:
     error: ZooError
 
 
+class Picture(Protocol):
+    """What is drawn on: a picture, or events as one."""
+
+    def to_pil(self) -> PIL.Image.Image:
+        """Returns the picture as a PIL image."""
+
+
 class PictureResults(ABC):
     """What the results of every task have in common.
 
@@ -50,7 +57,8 @@ class PictureResults(ABC):
     size: tuple[int, int]
     truncated: bool
     # Reads the picture again when it is wanted: results of a folder must not hold all its pixels.
-    _picture: Callable[[], Image] | None
+    _picture: Callable[[], Picture] | None
+    time_us: tuple[int, int] | None
 
     COLUMNS: ClassVar[tuple[str, ...]] = ()
 
@@ -60,7 +68,12 @@ class PictureResults(ABC):
 
     @abstractmethod
     def rows(self) -> list[tuple[Any, ...]]:
-        """Returns tuples of `COLUMNS`."""
+        """Returns tuples of `columns`."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of what `rows` gives: `COLUMNS`, and of a recording start and end of the time seen."""
+        return self.COLUMNS if self.time_us is None else (*self.COLUMNS, *TIME_COLUMNS)
 
     @abstractmethod
     def plot(self) -> PIL.Image.Image:
@@ -72,12 +85,12 @@ class PictureResults(ABC):
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Returns `rows` as a table with the columns `COLUMNS`.
+        """Returns `rows` as a table with the columns `columns`.
 
         Raises:
             MissingDependencyError: If pandas is not installed.
         """
-        return require("pandas", "viz").DataFrame(self.rows(), columns=list(self.COLUMNS))
+        return require("pandas", "viz").DataFrame(self.rows(), columns=list(self.columns))
 
     def save(self, path: str | Path) -> Path:
         """Writes `plot()` to a file, by its suffix (.png, .jpg, .webp), and returns the path; folders are made.
@@ -103,16 +116,18 @@ class PictureResults(ABC):
 
     def _heading(self) -> str:
         height, width = self.size
-        return f"{one_line(self.name)} ({width} x {height}{', truncated' if self.truncated else ''})"
+        span = "" if self.time_us is None else ", {:.3f} to {:.3f} s".format(*(t / 1e6 for t in self.time_us))
+        return f"{one_line(self.name)} ({width} x {height}{span}{', truncated' if self.truncated else ''})"
 
     def _about(self) -> dict[str, Any]:
-        return {
+        about = {
             "source": self.name,
             "path": None if self.path is None else str(self.path),
             "width": self.size[1],
             "height": self.size[0],
             "truncated": self.truncated,
         }
+        return about if self.time_us is None else about | dict(zip(TIME_COLUMNS, self.time_us, strict=True))
 
     def _read_picture(self) -> PIL.Image.Image:
         if self._picture is None:
@@ -132,6 +147,7 @@ class ClassificationResults(PictureResults):
         scores: Softmax probabilities over all classes, in 0..1.
         size: (height, width) of the picture in pixels.
         truncated: True when only a part of the file could be decoded.
+        time_us: Of a recording: when the events seen start and end, in microseconds of its clock.
     """
 
     name: str
@@ -141,7 +157,8 @@ class ClassificationResults(PictureResults):
     scores: tuple[float, ...]
     size: tuple[int, int]
     truncated: bool = False
-    _picture: Callable[[], Image] | None = field(default=None, repr=False)
+    _picture: Callable[[], Picture] | None = field(default=None, repr=False)
+    time_us: tuple[int, int] | None = None
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("source", "rank", "index", "label", "score")
 
@@ -175,7 +192,7 @@ class ClassificationResults(PictureResults):
     def rows(self) -> list[tuple[Any, ...]]:
         """Returns (source, rank, index, label, score) for each class, the rows of `to_pandas` and of `--csv`."""
         ranked = zip(self.indices, self.labels, self.scores, strict=True)
-        return [(self.name, rank, *values) for rank, values in enumerate(ranked, start=1)]
+        return [(self.name, rank, *values, *(self.time_us or ())) for rank, values in enumerate(ranked, start=1)]
 
     def plot(self) -> PIL.Image.Image:
         """Returns the picture (at most 1,024 pixels a side) with labels and scores below it.

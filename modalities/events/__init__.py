@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from modalities.events.detector import EventDetector
     from modalities.events.events import Events
     from modalities.events.model import EventClassifier
-    from modalities.events.prepare import prepare
     from modalities.events.read import EventReader, open_events
     from modalities.events.tokenizer import SpikingPatches, StreamingSpikingPatches, Tokens
     from modalities.events.tokens import EventTokens
@@ -30,7 +29,6 @@ _LAZY = {
     "StreamingSpikingPatches": "modalities.events.tokenizer",
     "Tokens": "modalities.events.tokenizer",
     "open_events": "modalities.events.read",
-    "prepare": "modalities.events.prepare",
 }
 
 __all__ = [
@@ -44,7 +42,6 @@ __all__ = [
     "StreamingSpikingPatches",
     "Tokens",
     "open_events",
-    "prepare",
 ]
 
 

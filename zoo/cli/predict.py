@@ -1,4 +1,4 @@
-"""`zoo predict`: classify pictures, or detect objects in them."""
+"""`zoo predict`: classify pictures and event recordings, or detect objects in them."""
 
 from __future__ import annotations
 
@@ -52,13 +52,17 @@ def predict(
         Path | None, typer.Option(metavar="DIR", help="Write an annotated picture per source here.")
     ] = None,
     frame: Annotated[int | None, typer.Option(help="Frame of animations, from 0; by default the first.")] = None,
+    stride_ms: Annotated[
+        float | None,
+        typer.Option("--stride-ms", help="Of event models: one result every so many milliseconds of a recording."),
+    ] = None,
     errors: Annotated[str, typer.Option(help="Truncated pictures: raise, or keep what can be decoded.")] = "raise",
     local_files_only: Annotated[bool, typer.Option("--local-files-only", help="Do not fetch weights.")] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress bar, nothing but results and errors.")
     ] = False,
 ) -> None:
-    """Classify pictures and print labels with scores; with a detector, find objects and print their boxes.
+    """Classify pictures or event recordings and print labels; with a detector, find objects and print boxes.
 
     A source that cannot be read gives an error line; the others still run, and the exit code is 2.
     """
@@ -84,8 +88,13 @@ def predict(
             save.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(f"{save}: cannot be made a folder ({error.strerror or error})") from error
-    items, failed = _expand(sources)
-    results = predictor(items, batch_size=batch_size, stream=True, errors=errors, on_error="skip", frame=frame)
+    options: dict[str, Any] = {"frame": frame}
+    if predictor.kind == "events":
+        options = {} if stride_ms is None else {"stride_us": _microseconds(stride_ms)}
+    elif stride_ms is not None:
+        raise ConfigError("--stride-ms is for event models; pictures have no time")
+    items, failed = _expand(sources, predictor.kind)
+    results = predictor(items, batch_size=batch_size, stream=True, errors=errors, on_error="skip", **options)
 
     # While the bar is up it owns the terminal and sys.stdout goes through it, which a pipe or file must not.
     out = None if sys.stdout.isatty() else sys.stdout
@@ -109,7 +118,7 @@ def predict(
                 except DataError as error:
                     _print_error(error)
                     failed += 1
-            update(done + reported, "")
+            update(min(done + reported, len(items)), "")  # A recording may have many results.
         report_failures()
     if saved and not quiet:
         print(f"{saved} annotated picture{'s' if saved > 1 else ''} in {save}", file=sys.stderr)
@@ -173,7 +182,7 @@ class _CsvPrinter(_BlockPrinter):
         csv.writer(self.out or sys.stdout, lineterminator="\n").writerows(rows)
 
 
-def _expand(arguments: list[str]) -> tuple[list[Source], int]:
+def _expand(arguments: list[str], kind: str) -> tuple[list[Source], int]:
     """Expands the arguments into single sources; prints what cannot be and returns how many those were."""
     from zoo.reading import Source, expand, read_bounded
 
@@ -184,11 +193,17 @@ def _expand(arguments: list[str]) -> tuple[list[Source], int]:
             if argument == "-":
                 items.append(Source(read_bounded(sys.stdin.buffer, "stdin"), "stdin"))
             else:
-                items.extend(expand(argument))
+                items.extend(expand(argument, kind=kind))
         except DataError as error:
             _print_error(error)
             failed += 1
     return items, failed
+
+
+def _microseconds(stride_ms: float) -> int:
+    if not 0.001 <= stride_ms <= 1e9:
+        raise ConfigError(f"--stride-ms must be from 0.001 to 1e9, not {stride_ms}")
+    return round(1000 * stride_ms)
 
 
 def _save(result: PictureResults, folder: Path) -> None:

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from zoo.errors import DataError
-from zoo.results import PictureResults, one_line
+from zoo.results import Picture, PictureResults, one_line
 
 if TYPE_CHECKING:
     import PIL.Image
-
-    from modalities.image.read import Image
 
 __all__ = ["Box", "DetectionResults", "to_coco"]
 
@@ -34,6 +32,7 @@ class DetectionResults(PictureResults):
         scores: In 0..1.
         size: (height, width) of the picture in pixels.
         truncated: True when only a part of the file could be decoded.
+        time_us: Of a recording: when the events seen start and end, in microseconds of its clock.
     """
 
     name: str
@@ -44,7 +43,8 @@ class DetectionResults(PictureResults):
     scores: tuple[float, ...]
     size: tuple[int, int]
     truncated: bool = False
-    _picture: Callable[[], Image] | None = field(default=None, repr=False)
+    _picture: Callable[[], Picture] | None = field(default=None, repr=False)
+    time_us: tuple[int, int] | None = None
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("source", "rank", "x1", "y1", "x2", "y2", "score", "index", "label")
 
@@ -70,10 +70,11 @@ class DetectionResults(PictureResults):
         }
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Returns a tuple of `COLUMNS` for each box, the rows of `to_pandas` and of `--csv`."""
+        """Returns a tuple of `columns` for each box, the rows of `to_pandas` and of `--csv`."""
         found = zip(self.boxes, self.scores, self.indices, self.labels, strict=True)
         return [
-            (self.name, rank, *box, score, index, label) for rank, (box, score, index, label) in enumerate(found, 1)
+            (self.name, rank, *box, score, index, label, *(self.time_us or ()))
+            for rank, (box, score, index, label) in enumerate(found, 1)
         ]
 
     def plot(self) -> PIL.Image.Image:

@@ -1,0 +1,104 @@
+"""What prediction needs to know of event recordings: how a file becomes inputs of an event model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from modalities.events.data_config import EventDataConfig
+from modalities.events.events import Events
+from modalities.events.frames import EventFrame, draw_events
+from modalities.events.prepare import select_events
+from modalities.events.read import EventReader, open_events
+from modalities.events.tokenizer import Tokens
+from modalities.events.tokens import EventTokens
+from modalities.events.windows import Window, for_windows
+from zoo.errors import ConfigError, DataError
+from zoo.reading import Source
+
+__all__ = ["Recordings"]
+
+
+class Recordings:
+    """Makes inputs of event recordings: of a classifier one for the whole, of a detector one for each window.
+
+    Args:
+        model: An event model.
+        data_config: Its sensor, tokenizer and clock.
+
+    Raises:
+        ConfigError: If another size than that of the model's sensor is asked for.
+    """
+
+    kind = "events"
+    timed = True
+
+    def __init__(self, model: nn.Module, data_config: EventDataConfig) -> None:
+        self.data_config = data_config
+        self.windows = model.config["task"] == "detection"  # type: ignore[index]
+        if data_config != model.data_config:
+            raise ConfigError(
+                "the size of an event model is that of its sensor; zoo.load(name, input_size=(height, width)) sets it"
+            )
+
+    def samples(self, source: Source, options: dict[str, Any]) -> Iterator[tuple[Tokens, dict[str, Any]]]:
+        """Tokens and the fields of their results, for each window of a recording.
+
+        Args:
+            source: A path, or the bytes of a file.
+            options: For `open_events`, and `stride_us`: microseconds between windows, as in `for_windows`. Without it
+                a classifier sees the recording as one sample.
+        """
+        options = dict(options)
+        stride_us = options.pop("stride_us", None)
+        reader = open_events(source.value, name=source.name, **options)
+        data = self.data_config
+        if (reader.width or 0) > data.width or (reader.height or 0) > data.height:
+            raise DataError(
+                f"{source.name}: a sensor of {reader.width} x {reader.height} pixels; the model is for {data.width} x "
+                f"{data.height}: load it with input_size=({reader.height}, {reader.width})"
+            )
+        if self.windows or stride_us is not None:
+            windows = for_windows(reader.chunks(), data, stride_us=stride_us)
+        else:
+            windows = _whole(reader, data)
+        for window in windows:
+            yield window.tokens(), self._fields(reader, window)
+
+    def collate(self, inputs: list[Tokens], device: torch.device, dtype: torch.dtype) -> EventTokens:
+        """A batch for the model; counts stay whole numbers."""
+        return EventTokens.collate(inputs).to(device)
+
+    def _fields(self, reader: EventReader, window: Window) -> dict[str, Any]:
+        size = (reader.height or self.data_config.height, reader.width or self.data_config.width)
+        return {
+            "name": reader.name,
+            "path": reader.path,
+            "size": size,
+            "truncated": window.events.truncated,
+            "time_us": (window.start_us, window.end_us),
+            "_picture": functools.partial(_draw, reader, window.start_us, window.end_us, size),
+        }
+
+
+def _whole(reader: EventReader, data: EventDataConfig) -> Iterator[Window]:
+    """The recording as one sample."""
+    events = reader.read()
+    if not len(events):
+        yield Window(events, 0, 0, data)
+        return
+    chosen = select_events(events, data)
+    start = int(events.t_us[0]) if data.time_reference == "start" or not len(chosen) else int(chosen.t_us[0])
+    yield Window(chosen, start, int(chosen.t_us[-1]) + 1 if len(chosen) else start, data)
+
+
+def _draw(reader: EventReader, start_us: int, end_us: int, size: tuple[int, int]) -> EventFrame:
+    """A picture of the events of a window, read again: results hold no events."""
+    parts = [chunk[(chunk.t_us >= start_us) & (chunk.t_us < end_us)] for chunk in reader.chunks()]
+    if not parts:
+        raise DataError(f"{reader.name}: holds no events to draw")
+    return draw_events(Events.concatenate(parts), *size)
