@@ -1,4 +1,4 @@
-"""Writing a file all or nothing."""
+"""Writing a file all or nothing, and where files of our own are kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import os
 import uuid
 from pathlib import Path
 
-__all__ = ["write_whole"]
+__all__ = ["cache_folder", "write_whole"]
+
+
+def cache_folder(kind: str) -> Path:
+    """Folder for what can be made again from data, such as decoded pictures.
+
+    Args:
+        kind: Its name in `$ZOO_CACHE` or `~/.cache/pape-zoo`.
+    """
+    return Path(os.environ.get("ZOO_CACHE") or Path.home() / ".cache" / "pape-zoo") / kind
 
 
 def write_whole(path: Path, data: bytes | str) -> None:

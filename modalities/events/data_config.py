@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ class EventDataConfig:
         """(channels, height, width): 2 polarities x buckets, and the sensor in pixels."""
         return 2 * self.buckets, self.height, self.width
 
-    @property
+    @functools.cached_property
     def tokenizer(self) -> SpikingPatches:
         """The tokenizer with these settings."""
         from modalities.events.tokenizer import SpikingPatches

@@ -146,13 +146,9 @@ class StreamingSpikingPatches:
 
     def __init__(self, settings: SpikingPatches) -> None:
         self.settings = settings
-        self._kernel = _kernel()
+        self._kernel, self._first_bad = _kernel(), _check_kernel()
         rows, columns = settings.grid
-        side = settings.patch_size
-        # Of each pixel column and row: its part of the number of the patch, and of the place in the patch.
-        x, y = np.arange(settings.width), np.arange(settings.height)
-        self._tables = [a.astype(np.int32) for a in (x // side, y // side * columns, x % side, y % side * side)]
-        self._edges = 1000 * 2 ** np.arange(settings.buckets - 1, dtype=np.int64)
+        self._tables, self._edges = _tables(settings)
         # Of each patch: the number of events held, when it takes events again, and the events: time since the first
         # of the stream and, in the low bits, the place (polarity, row, column). One number each, for the caches.
         self._counts = np.zeros(rows * columns, np.int32)
@@ -200,19 +196,15 @@ class StreamingSpikingPatches:
     def _check(self, events: Events) -> None:
         settings = self.settings
         t = events.t_us
-        outside = (events.x.min() < 0) or (events.x.max() >= settings.width)
-        if outside or events.y.min() < 0 or events.y.max() >= settings.height:
-            bad = (events.x < 0) | (events.x >= settings.width) | (events.y < 0) | (events.y >= settings.height)
-            at = int(bad.argmax())
+        before = int(t[0]) if self._last is None else self._last
+        at, outside = self._first_bad(t, events.x, events.y, settings.width, settings.height, before)
+        if at >= 0 and outside:
             raise DataError(
                 f"{events.name}: event {self._seen + at}: ({events.x[at]}, {events.y[at]}) is outside the "
                 f"{settings.width} x {settings.height} pixels of the tokenizer"
             )
-        back = t[1:] < t[:-1]
-        if (self._last is not None and t[0] < self._last) or back.any():
-            first = self._last is not None and t[0] < self._last
-            at = 0 if first else int(back.argmax()) + 1
-            before = self._last if first else int(t[at - 1])
+        if at >= 0:
+            before = before if at == 0 else int(t[at - 1])
             raise DataError(
                 f"{events.name}: event {self._seen + at}: time steps back from {before} to {int(t[at])} us; "
                 "Events.sorted() sorts"
@@ -227,15 +219,48 @@ class StreamingSpikingPatches:
         self._seen += len(events)
 
 
+@functools.lru_cache(maxsize=16)
+def _tables(settings: SpikingPatches) -> tuple[list[np.ndarray], np.ndarray]:
+    """Of each pixel column and row, its part of the number of the patch, and of the place in it; edges of buckets."""
+    side, columns = settings.patch_size, settings.grid[1]
+    x, y = np.arange(settings.width), np.arange(settings.height)
+    tables = [a.astype(np.int32) for a in (x // side, y // side * columns, x % side, y % side * side)]
+    return tables, 1000 * 2 ** np.arange(settings.buckets - 1, dtype=np.int64)
+
+
 @functools.cache
 def _kernel() -> Callable[..., Any]:
-    """Compiles the loop over events; it is kept on disk for the next process where that can be written."""
+    return compiled(_tokenize)
+
+
+@functools.cache
+def _check_kernel() -> Callable[..., Any]:
+    return compiled(_first_bad)
+
+
+def _first_bad(t: np.ndarray, x: np.ndarray, y: np.ndarray, width: int, height: int, before: int) -> tuple[int, bool]:
+    """The first event outside the sensor, else the first whose time steps back, else -1; and whether it is outside."""
+    back = -1
+    for i in range(len(t)):
+        if x[i] < 0 or x[i] >= width or y[i] < 0 or y[i] >= height:
+            return i, True
+        if back < 0 and t[i] < before:
+            back = i
+        before = t[i]
+    return back, False
+
+
+def compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles a loop over events with Numba; threads run it side by side.
+
+    The machine code is kept on disk for the next process where that can be written.
+    """
     njit = require("numba", extra="events").njit
     try:
-        compiled: Callable[..., Any] = njit(cache=True, nogil=True)(_tokenize)
+        kernel: Callable[..., Any] = njit(cache=True, nogil=True)(loop)
     except RuntimeError:  # No folder for the cache.
-        compiled = njit(nogil=True)(_tokenize)
-    return compiled
+        kernel = njit(nogil=True)(loop)
+    return kernel
 
 
 def _tokenize(

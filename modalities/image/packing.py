@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from zoo.errors import DataError
+from zoo.files import cache_folder
 from zoo.progress import progress_bar
 
 __all__ = ["PackedPixels", "decode", "default_cache", "open_arrays", "open_or_pack", "pack_pictures"]
@@ -124,7 +125,7 @@ Packed = TypeVar("Packed", bound=PackedPixels)
 
 def default_cache() -> Path:
     """Folder for packed sets: `$ZOO_CACHE/packed` or `~/.cache/pape-zoo/packed`."""
-    return Path(os.environ.get("ZOO_CACHE") or Path.home() / ".cache" / "pape-zoo") / "packed"
+    return cache_folder("packed")
 
 
 def open_or_pack(

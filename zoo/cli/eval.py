@@ -18,6 +18,8 @@ __all__ = ["eval_"]
 _EVALUATIONS = {
     ("image", "classification"): "zoo.evaluate:evaluate_data",
     ("image", "detection"): "zoo.evaluate_detection:evaluate_detector_data",
+    ("events", "classification"): "modalities.events.evaluate:evaluate_events",
+    ("events", "detection"): "modalities.events.evaluate:evaluate_events",
 }
 _MOST_CLASSES = 10  # That a table shows.
 # Columns of the table: key of a result and heading.
@@ -139,7 +141,7 @@ def _print_table(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    title = f"{report['name']} on {report['dataset']} {report['split']}, {report['images']} pictures, {report['dtype']}"
+    title = f"{report['name']} on {report['dataset']} {report['split']}, {report['images']} samples, {report['dtype']}"
     table = Table(title=title, title_justify="left")
     columns = _COLUMNS[report.get("task", "classification")]
     extended = any("extend" in row for row in report["results"])

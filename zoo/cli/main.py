@@ -25,6 +25,7 @@ COMMANDS = {
     "convert": "zoo.cli.convert:convert",
     "viz": "zoo.cli.viz:viz",
     "bench": "zoo.cli.bench:bench",
+    "make-canvas": "zoo.cli.make_canvas:make_canvas",
     "snapshot": "zoo.cli.snapshot:snapshot",
     "encodings": "zoo.cli.encodings:encodings",
 }

@@ -24,6 +24,8 @@ __all__ = ["TASKS", "Recipe", "built_in_recipes", "load_recipe", "parse_override
 TASKS = {
     "image-classification": "modalities.image.task:ImageClassification",
     "image-detection": "modalities.image.detection_task:ImageDetection",
+    "event-classification": "modalities.events.task:EventClassification",
+    "event-detection": "modalities.events.task:EventDetection",
 }
 
 # Keys that may differ between a run and its continuation, since they do not change what is computed.

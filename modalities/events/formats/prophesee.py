@@ -11,9 +11,18 @@ import numpy as np
 from modalities.events.formats.base import Block, Options, Recording, Unwrap, header_lines, records, to_block
 from zoo.errors import ConfigError, DataError
 
-__all__ = ["Header", "detect_prophesee", "open_dat", "open_evt2", "open_evt21", "read_header"]
+__all__ = [
+    "DAT_RECORD",
+    "Header",
+    "dat_block",
+    "detect_prophesee",
+    "open_dat",
+    "open_evt2",
+    "open_evt21",
+    "read_header",
+]
 
-_DAT = np.dtype([("t", "<u4"), ("data", "<u4")])
+DAT_RECORD = np.dtype([("t", "<u4"), ("data", "<u4")])
 _CD_TYPES = (0, 12)  # Event2d and EventCD: the same layout.
 _EVT = {"2": "evt2", "2.0": "evt2", "evt2": "evt2", "2.1": "evt21", "evt21": "evt21"}
 _EVT |= {"3": "evt3", "3.0": "evt3", "evt3": "evt3"}
@@ -98,7 +107,7 @@ def open_dat(file: BinaryIO, name: str, options: Options) -> Recording:
     kind = file.read(2)
     if len(kind) < 2:
         raise DataError(f"{name}: truncated before the type of the events")
-    if kind[0] not in _CD_TYPES or kind[1] != _DAT.itemsize:
+    if kind[0] not in _CD_TYPES or kind[1] != DAT_RECORD.itemsize:
         raise DataError(
             f"{name}: events of type {kind[0]} and {kind[1]} bytes; expected type 0 or 12 (polarity events), 8 bytes"
         )
@@ -107,11 +116,16 @@ def open_dat(file: BinaryIO, name: str, options: Options) -> Recording:
     def blocks() -> Generator[Block, None, None]:
         file.seek(start)
         unwrap = Unwrap(32)
-        for raw in records(file, _DAT, name):
-            data = raw["data"]
-            yield to_block(unwrap(raw["t"]), data & 0x3FFF, data >> 14 & 0x3FFF, (data >> 28) > 0)
+        for raw in records(file, DAT_RECORD, name):
+            yield dat_block(raw, unwrap(raw["t"]))
 
     return Recording("dat", *header.size(name), blocks)
+
+
+def dat_block(raw: np.ndarray, t_us: np.ndarray) -> Block:
+    """Events from the records of a DAT file and their times."""
+    data = raw["data"]
+    return to_block(t_us, data & 0x3FFF, data >> 14 & 0x3FFF, (data >> 28) > 0)
 
 
 def open_evt2(file: BinaryIO, name: str, options: Options) -> Recording:

@@ -1,0 +1,244 @@
+"""Scores of event classifiers and detectors on the data sets of this modality."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from modalities.events.batches import check_sensor, tokens_of
+from modalities.events.datasets.base import ClipSet, EventSample, SceneSet, TimedBoxes
+from modalities.events.datasets.find import open_clips, open_scenes
+from modalities.events.protocol import BoxProtocol, score
+from modalities.events.tokens import EventTokens
+from zoo.detection.metrics import measured
+from zoo.errors import ConfigError, DataError
+from zoo.evaluate import DTYPES
+from zoo.progress import Update, progress_bar
+
+__all__ = ["accuracy", "average_precision", "evaluate_events"]
+
+
+def _no_update(done: float, text: str) -> None:
+    pass
+
+
+@torch.inference_mode()
+def _outputs(
+    model: nn.Module, samples: Iterator[EventSample], batch_size: int, dtype: str, update: Update
+) -> Iterator[Any]:
+    """What the model gives in eval mode for the samples, batch by batch; it is left in the mode it was in."""
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    data_config: Any = model.data_config
+    device, was_training, done = next(model.parameters()).device, model.training, 0
+    model.eval()
+    try:
+        while batch := [tokens_of(sample, data_config) for sample in islice(samples, batch_size)]:
+            inputs = EventTokens.collate(batch).to(device)
+            with torch.autocast(device.type, DTYPES[dtype], enabled=dtype != "float32"):
+                yield model(inputs)
+            done += len(batch)
+            update(done, "")
+    finally:
+        model.train(was_training)
+
+
+def _samples(data: ClipSet | SceneSet, indices: np.ndarray) -> Iterator[tuple[int, EventSample]]:
+    """Number and sample, read one after the other."""
+    return ((index, data.sample(index, events)) for index, events in data.read_all(indices.tolist()))
+
+
+def accuracy(
+    model: nn.Module,
+    data: ClipSet,
+    indices: np.ndarray | None = None,
+    *,
+    batch_size: int = 32,
+    dtype: str = "float32",
+    update: Update = _no_update,
+) -> dict[str, float]:
+    """Top-1 and top-5 of a classifier in percent.
+
+    Args:
+        model: A classifier of events, on the device to use.
+        data: Clips of the model's sensor.
+        indices: Which ones; `None` = all.
+        batch_size: Clips at a time.
+        dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
+        update: Called with (clips done, text).
+
+    Raises:
+        ConfigError: If the sensors differ.
+        DataError: If there are no clips, or more classes than the model has.
+    """
+    check_sensor(data, model.data_config)  # type: ignore[arg-type]
+    chosen = np.arange(len(data)) if indices is None else np.asarray(indices)
+    if not len(chosen) or len(data.class_names) > int(model.num_classes):  # type: ignore[arg-type]
+        raise DataError(
+            f"{data.name}: {len(chosen)} clips of {len(data.class_names)} classes for a model with "
+            f"{model.num_classes} classes"
+        )
+    order: list[int] = []
+
+    def samples() -> Iterator[EventSample]:
+        for index, sample in _samples(data, chosen):
+            order.append(index)
+            yield sample
+
+    best = min(5, int(model.num_classes))  # type: ignore[arg-type]
+    top = [logits.float().topk(best).indices.cpu() for logits in _outputs(model, samples(), batch_size, dtype, update)]
+    labels: Tensor = torch.from_numpy(data.labels[order])
+    hits = (torch.cat(top) == labels[:, None]).sum(0)
+    return {"top1": 100 * int(hits[0]) / len(order), "top5": 100 * int(hits.sum()) / len(order)}
+
+
+def average_precision(
+    model: nn.Module,
+    data: SceneSet,
+    protocol: BoxProtocol,
+    indices: np.ndarray | None = None,
+    *,
+    batch_size: int = 16,
+    dtype: str = "float32",
+    update: Update = _no_update,
+) -> dict[str, float]:
+    """COCO metrics of a detector in percent, by the protocol of its data set.
+
+    The detector looks at every time that has true boxes; boxes that it finds are clipped to the frame.
+
+    Args:
+        model: A detector of events, on the device to use.
+        data: Scenes of the model's sensor.
+        protocol: What counts.
+        indices: Which scenes; `None` = all.
+        batch_size: Scenes at a time.
+        dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
+        update: Called with (scenes done, text).
+
+    Returns:
+        The metrics of `zoo.detection.metrics.CocoMetrics`.
+
+    Raises:
+        ConfigError: If the sensors or the classes differ.
+    """
+    check_sensor(data, model.data_config)  # type: ignore[arg-type]
+    classes = int(model.num_classes)  # type: ignore[arg-type]
+    if len(data.class_names) != classes:
+        raise ConfigError(f"{data.name} has {len(data.class_names)} classes, the model {classes}")
+    chosen = np.arange(len(data)) if indices is None else np.asarray(indices)
+    order: list[int] = []
+    truth: dict[int, list[TimedBoxes]] = defaultdict(list)
+    found: dict[int, list[TimedBoxes]] = defaultdict(list)
+
+    def samples() -> Iterator[EventSample]:
+        for index, sample in _samples(data, chosen):
+            order.append(index)
+            times = np.full(len(sample.labels), data.times_us[index])
+            truth[int(data.recordings[index])].append(TimedBoxes.of(times, sample.boxes, sample.labels))
+            yield sample
+
+    done = 0
+    for detections in _outputs(model, samples(), batch_size, dtype, update):
+        for rows in detections.tensor.float().cpu().numpy():
+            rows, index = rows[rows[:, 4] > 0], order[done]
+            times = np.full(len(rows), data.times_us[index])
+            boxes = TimedBoxes.of(times, rows[:, :4], rows[:, 5], rows[:, 4])
+            found[int(data.recordings[index])].append(protocol.clipped(boxes, data.width, data.height))
+            done += 1
+    recordings = sorted(truth)
+    true, detected = ([TimedBoxes.concatenate(side[number]) for number in recordings] for side in (truth, found))
+    return score(true, detected, classes, protocol, class_names=data.class_names)
+
+
+def evaluate_events(
+    model: nn.Module,
+    data: str | os.PathLike[str],
+    *,
+    split: str = "test",
+    dataset: str = "auto",
+    sizes: Sequence[int | tuple[int, int]] | None = None,
+    name: str | None = None,
+    batch_size: int | None = None,
+    limit: int | None = None,
+    dtype: str = "float32",
+    extend: str | None = None,
+    factor: float | None = None,
+    skip_bad: bool = False,
+    quiet: bool = True,
+    command: str | None = None,
+) -> dict[str, Any]:
+    """Scores a model on a data set from disk: a classifier by its accuracy, a detector by the protocol of the set.
+
+    Args:
+        model: On the device to use. Where its sensor has half the size of the data set's, events and boxes are
+            halved (1Mpx).
+        data: Folder (or archive) of the data set.
+        split: `"train"`, `"val"` (or `"validation"`) or `"test"`.
+        dataset: One of `modalities.events.datasets.DATASETS`, or `"auto"`.
+        sizes: `None`: the size of events is that of the sensor.
+        name: Of the model, for the report; `None` = from its configuration.
+        batch_size: Samples at a time; `None` = 32 clips or 16 scenes.
+        limit: Only the first samples; `None` = all.
+        dtype: Of autocast, or `"float32"`.
+        extend: `None`: there is no other size to extend to.
+        factor: `None`, likewise.
+        skip_bad: Take of damaged recordings what can be decoded.
+        quiet: Show no progress bar.
+        command: For the report.
+
+    Returns:
+        `{"name", "task", "dataset", "split", "images", "data_sha256", "command", "device", "dtype", "results"}`: the
+        number of samples is `images`, and the one result has `size` (height, width), `images_per_s`, and what
+        `accuracy` or `average_precision` gives, in percent and without NaN.
+
+    Raises:
+        ConfigError: If model and data do not fit, or a setting is not known or not one for events.
+        DataError: If the data cannot be used.
+    """
+    if sizes is not None or extend is not None or factor is not None:
+        raise ConfigError("event models are scored at the size of their sensor: leave out sizes, extend and factor")
+    config: Any = getattr(model, "config", None) or {}
+    data_config: Any = model.data_config
+    split, errors = {"validation": "val"}.get(split, split), "keep" if skip_bad else "raise"
+    detects = config.get("task") == "detection"
+    opened: Any
+    if detects:
+        # Boxes that only training leaves out count when a model is scored, also on the training split.
+        about: Any = {"errors": errors, "training": False}
+        about |= {"window_us": data_config.window_us, "window_events": data_config.max_events}
+        opened = open_scenes(data, split, dataset, **about)
+        if (opened.width, opened.height) == (2 * data_config.width, 2 * data_config.height):
+            opened = open_scenes(data, split, dataset, half=True, **about)
+    else:
+        opened = open_clips(data, split, dataset, errors=errors)
+    chosen = np.arange(min(limit or len(opened), len(opened)))
+    began = time.perf_counter()
+    with progress_bar("evaluating", len(chosen), quiet) as update:
+        common: Any = {"dtype": dtype, "update": update}
+        if detects:
+            size = batch_size or 16
+            results = average_precision(model, opened, opened.protocol, chosen, batch_size=size, **common)
+        else:
+            results = accuracy(model, opened, chosen, batch_size=batch_size or 32, **common)
+    speed = len(chosen) / (time.perf_counter() - began)
+    device = next(model.parameters()).device
+    return {
+        "name": name or config.get("name"),
+        "task": config.get("task"),
+        "dataset": opened.name,
+        "split": split,
+        "images": len(chosen),
+        "data_sha256": opened.sha256,
+        "command": command,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "dtype": dtype,
+        "results": [{"size": [opened.height, opened.width], **measured(results), "images_per_s": speed}],
+    }
