@@ -110,3 +110,13 @@ def test_scaling_keeps_track_of_exactness():
     assert coords.integral and not coords.scaled(0.5).integral
     assert coords.scaled(0.5).extents() == (0.75, 0.75)
     assert not coordinates.grid(300, 2).integral  # 299 steps are not exact in bfloat16.
+
+
+def test_the_origin_of_event_times_is_the_first_token_unless_stated():
+    x, t_us = torch.tensor([[3, 4]]), torch.tensor([[2**60 + 500, 2**60 + 1500]])
+    first = coordinates.events(x, x, t_us, time_scale=500.0).values[0, :, 2]
+    assert first.tolist() == [0.0, 2.0]
+    stated = coordinates.events(x, x, t_us, time_scale=500.0, origin_us=2**60).values[0, :, 2]
+    assert stated.tolist() == [1.0, 3.0]
+    whole = coordinates.events(x, x, torch.tensor([[500, 1500]]), time_scale=500.0, origin_us=0).values[0, :, 2]
+    assert whole.tolist() == [1.0, 3.0]

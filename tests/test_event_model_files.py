@@ -106,13 +106,12 @@ def test_pad_to_and_fixed_lengths():
     assert tokens.pad_to(7) is tokens and tokens.pad_to(2) is tokens
 
 
-@pytest.mark.parametrize("kind", MADE)
-@pytest.mark.parametrize("window", [100_000, None])
+@pytest.mark.parametrize(("kind", "window"), [("classifier", 100_000), ("classifier", None), ("detector", 100_000)])
 def test_compiled_whole(kind, window):
     model = MADE[kind](window_us=window, depth=1)
     run = model if kind == "classifier" else model.detect
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=False)
-    for lengths in ((0, 0), (1, 0), (7, 3, 0)):
+    for lengths in ((0, 0), (7, 3)):
         tokens = random_tokens(lengths)
         with torch.no_grad():
             torch.testing.assert_close(compiled(tokens), run(tokens), rtol=0, atol=2e-5)
@@ -153,3 +152,10 @@ def test_exported(kind):
         program = torch.export.export(wrapped, (tokens,))
         other = random_tokens(seed=5)
         torch.testing.assert_close(program.module()(other), wrapped(other), rtol=0, atol=2e-5)
+
+
+def test_what_is_for_image_models_says_so():
+    from zoo import viz
+
+    with pytest.raises(zoo.ConfigError, match="draws image models, not models of events"):
+        viz.model_input(MADE["classifier"]())

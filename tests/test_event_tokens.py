@@ -51,3 +51,24 @@ def test_what_does_not_fit_is_refused():
     ):
         with pytest.raises(DataError, match=message):
             EventTokens(**(good | {name: value}))
+
+
+def test_batches_of_constant_shape():
+    samples = [sample(2), sample(0), sample(5)]
+    batch = EventTokens.collate(samples, length=8)
+    assert batch.patches.shape == (3, 8, 2, 3, 4, 4) and batch.lengths.tolist() == [2, 0, 5]
+    short = EventTokens.collate(samples)
+    assert torch.equal(batch.t_us[:, :5], short.t_us) and not batch.mask[:, 5:].any()
+    assert EventTokens.collate(samples, length=5).patches.shape == short.patches.shape
+    with pytest.raises(DataError, match="a sample has 5 tokens, more than the 4 places"):
+        EventTokens.collate(samples, length=4)
+
+
+def test_tokens_outside_a_grid_are_named_and_padding_is_not():
+    batch = EventTokens.collate([sample(3), sample(1)])
+    batch.check_grid((9, 9))
+    batch.x[1, 2] = 99  # Padding.
+    batch.check_grid((9, 9))
+    batch.y[0, 1] = 9
+    with pytest.raises(DataError, match="token 1 of sample 0 is at column [0-8], row 9, outside the grid of 9 columns"):
+        batch.check_grid((9, 9))

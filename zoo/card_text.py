@@ -105,7 +105,7 @@ def render_config(config: Mapping[str, Any]) -> str:
         "",
         'model = zoo.load("local-dir:FOLDER")          # this folder',
         'predict = zoo.predictor("local-dir:FOLDER")',
-        'print(predict("picture.jpg"))',
+        f'print(predict("{_source(config)}"))',
         "```",
     ]
     labels = config.get("labels")
@@ -187,6 +187,11 @@ def _summary(config: Mapping[str, Any]) -> str:
     )
 
 
+def _source(config: Mapping[str, Any]) -> str:
+    """Name of a file for examples."""
+    return "recording.raw" if config["modality"] == "events" else "picture.jpg"
+
+
 def _facts(config: Mapping[str, Any], weights: str) -> str:
     model, data = config["model"], config["data"]
     count = architecture(config).count_parameters(model)
@@ -194,9 +199,10 @@ def _facts(config: Mapping[str, Any], weights: str) -> str:
         ("Position encoding", NAMES.get(model["encoding"], model["encoding"])),
         ("Parameters", f"{count:,}"),
     ]
-    if "input_size" in data:
-        size = " x ".join(map(str, data["input_size"][1:]))
-        rows.append(("Input", f"{size} px, patch {model['patch_size']}; other sizes work"))
+    if data:
+        size = " x ".join(map(str, architecture(config).data_config(data).input_size[1:]))
+        sized = f"{size} px, patch {model['patch_size']}; other sizes work"
+        rows.append(("Input", f"events of a sensor of {sized}" if config["modality"] == "events" else sized))
     return _table(("", ""), [*rows, ("Weights", weights)])
 
 
@@ -217,10 +223,11 @@ def _usage(entry: Entry, record: Mapping[str, Any]) -> str:
             f"```bash\n{record['weights']['command']}\n```\n\n"
             f'```python\nimport zoo\n\nmodel = zoo.load("{entry.name}", pretrained=False)   # architecture alone\n```'
         )
+    source = _source(entry.config)
     return (
-        f"```bash\nzoo predict {entry.name} picture.jpg\n```\n\n"
+        f"```bash\nzoo predict {entry.name} {source}\n```\n\n"
         "```python\nimport zoo\n\n"
-        f'predict = zoo.predictor("{entry.name}")\nprint(predict("picture.jpg"))\n\n'
+        f'predict = zoo.predictor("{entry.name}")\nprint(predict("{source}"))\n\n'
         f'model = zoo.load("{entry.name}", num_classes=7)   # to fine-tune: same body, new head\n```'
     )
 
@@ -230,7 +237,7 @@ def _results(record: Mapping[str, Any], entry: Entry) -> str:
     if not items:
         return "Not measured yet."
     patch = entry.config["model"]["patch_size"]
-    trained = entry.config["data"]["input_size"][1]
+    trained = architecture(entry.config).data_config(entry.config["data"]).input_size[1]
     methods = list(dict.fromkeys(item.get("extend", "") for item in items))
     measured: dict[int, dict[str, str]] = {}
     for item in items:

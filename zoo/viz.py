@@ -196,12 +196,18 @@ def model_input(model: Any, image: str | os.PathLike[str] | None = None, *, size
 
     Returns:
         float32 (1, C, H, W).
+
+    Raises:
+        ConfigError: If it is no image model.
     """
     import numpy as np
 
     import zoo
     from modalities.image.transforms import preprocess
 
+    config = getattr(model, "config", None) or {}
+    if config.get("modality", "image") != "image":
+        raise ConfigError(f"{config.get('name')}: this draws image models, not models of {config['modality']}")
     rgb = np.full((32, 32, 3), 128, dtype=np.uint8) if image is None else zoo.read(image, kind="image").rgb
     return preprocess(rgb, model.data_config, size).unsqueeze(0)
 

@@ -95,12 +95,14 @@ def latest_tokens(tokens: EventTokens, grid: tuple[int, int], *, ages: bool = Fa
     inside = (tokens.x >= 0) & (tokens.x < columns) & (tokens.y >= 0) & (tokens.y < rows) & tokens.mask
     nowhere = rows * columns
     cell = torch.where(inside, tokens.y * columns + tokens.x, nowhere)
-    order = torch.argsort(-tokens.t_us if ages else tokens.t_us, dim=1, stable=True)
-    rank = torch.arange(order.shape[1], device=order.device).expand_as(order)
-    # Ranks are whole numbers, and the largest one of a cell is the same in any order of writing.
-    best = rank.new_full((order.shape[0], nowhere + 1), -1)
-    best = best.scatter_reduce(1, cell.gather(1, order), rank, "amax")[:, :nowhere]
-    return Cells(order.gather(1, best.clamp_min(0)), best >= 0, grid)
+    time = -tokens.t_us if ages else tokens.t_us
+    # Times and indices are whole numbers: the largest one of a cell is the same in any order of writing.
+    latest = time.new_full((time.shape[0], nowhere + 1), torch.iinfo(torch.int64).min)
+    latest = latest.scatter_reduce(1, cell, time, "amax")
+    index = torch.arange(time.shape[1], device=time.device).expand_as(time)
+    index = torch.where(time == latest.gather(1, cell), index, -1)
+    best = index.new_full((time.shape[0], nowhere + 1), -1).scatter_reduce(1, cell, index, "amax")[:, :nowhere]
+    return Cells(best.clamp_min(0), best >= 0, grid)
 
 
 class EventEncoder(EncoderNetwork):
