@@ -38,6 +38,7 @@ def test_list_filters_and_json(run):
     code, out, _ = run("list", "*-t-*", "--encoding", "rope", "--json")
     assert code == 0
     assert [row["name"] for row in json.loads(out)] == [
+        "rope-vit-det-t-bccd",
         "rope-vit-det-t-coco",
         "rope-vit-t-imagenette",
         "rope-vit-t-in1k",

@@ -310,14 +310,19 @@ def test_compiled_step_is_whole_and_gives_the_eager_loss(data: Path, tmp_path: P
     task, model = started(data, tmp_path, drop_path=0.0)
     images, targets = task.batch(0, 0)
     expected = task.loss(model(images), targets)
-    compiled = torch.compile(model, fullgraph=True)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")  # A break in the graph is an error.
     found = task.loss(compiled(images), targets)
     for name, value in expected.items():
         assert found[name].item() == pytest.approx(value.item(), rel=1e-4), name
-    explained = torch._dynamo.explain(model)(images)
-    assert explained.graph_break_count == 0
+    expected["loss"].backward()
+    eager = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    found["loss"].backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter.grad, eager[name], rtol=1e-3, atol=1e-5 + 1e-4 * eager[name].abs().max())
 
 
+@pytest.mark.slow
 def test_the_loop_trains_compiled(data: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     result = train(recipe_from_dict(tiny_settings(data, tmp_path / "run", compile=True, epochs=1)))
     assert json.loads((result.output / RECORD).read_text())["compiled"] is True

@@ -24,6 +24,7 @@ def test_registered_names():
     expected = {f"{e}-vit-{s}-in1k" for e in ENCODINGS for s in "ntsb"}
     expected |= {f"{e}-vit-t-imagenette" for e in IMAGENETTE_ENCODINGS}
     expected |= {f"{e}-vit-det-{s}-coco" for e in ENCODINGS for s in "ntsb"}
+    expected |= {f"{e}-vit-det-{s}-bccd" for e in ENCODINGS for s in "nt"}
     assert set(NAMES) == expected
     assert sorted(NAMES) == NAMES
 
@@ -31,7 +32,7 @@ def test_registered_names():
 def test_filters():
     assert zoo.list_models("pape-vit-?-in1k") == [f"pape-vit-{s}-in1k" for s in "bnst"]
     ours = [f"pape-ri-vit-{s}-in1k" for s in "bnst"] + ["pape-ri-vit-t-imagenette"]
-    ours += [f"pape-ri-vit-det-{s}-coco" for s in "bnst"]
+    ours += [f"pape-ri-vit-det-{s}-coco" for s in "bnst"] + [f"pape-ri-vit-det-{s}-bccd" for s in "nt"]
     assert zoo.list_models(encoding="pape-ri") == sorted(ours)
     assert zoo.list_models(weights="embedded") == ["pape-vit-t-imagenette"]
     assert zoo.list_models(weights="release") == ["pape-vit-b-in1k", "pape-vit-det-b-coco"]
