@@ -53,8 +53,8 @@ def started(data: Path, output: Path, **changes: Any) -> tuple[ImageDetection, A
 
 
 def test_it_learns_logs_its_parts_and_is_evaluated(data: Path, tmp_path: Path) -> None:
-    settings = tiny_settings(data, tmp_path / "run", epochs=60, batch_size=5, lr=4e-3, ema=0.95, **PLAIN)
-    result = train(recipe_from_dict({**settings, "dev_split": "train", "eval_every": 30}), command="zoo x")
+    settings = tiny_settings(data, tmp_path / "run", epochs=50, batch_size=5, lr=4e-3, ema=0.95, **PLAIN)
+    result = train(recipe_from_dict({**settings, "dev_split": "train", "eval_every": 25}), command="zoo x")
     records = read_metrics(result.output / METRICS)
     losses = [r for r in records if "loss" in r]
     assert all(set(r) >= PARTS for r in losses)
@@ -64,7 +64,7 @@ def test_it_learns_logs_its_parts_and_is_evaluated(data: Path, tmp_path: Path) -
         assert line["loss/one2one"] == pytest.approx(parts, rel=1e-5)
     assert losses[-1]["loss"] < 0.4 * losses[0]["loss"]
     first, last = [r for r in records if "dev_ap50" in r]
-    assert last["dev_ap50"] > 95 and last["dev_map"] > 55 and last["epoch"] == 60
+    assert last["dev_ap50"] > 95 and last["dev_map"] > 55 and last["epoch"] == 50
     assert {"dev_map/square", "dev_map/bar", "dev_ar"} <= set(last) and "dev_ap_large" not in last
     record = json.loads((result.output / RECORD).read_text())
     assert record["dev_ap50"] == last["dev_ap50"] and record["data"]["boxes"] == 16
@@ -319,7 +319,8 @@ def test_compiled_step_is_whole_and_gives_the_eager_loss(data: Path, tmp_path: P
     model.zero_grad()
     found["loss"].backward()
     for name, parameter in model.named_parameters():
-        assert torch.allclose(parameter.grad, eager[name], rtol=1e-3, atol=1e-5 + 1e-4 * eager[name].abs().max())
+        apart = (parameter.grad - eager[name]).abs().max().item()
+        assert apart <= 1e-5 + 1e-3 * eager[name].abs().max().item(), name
 
 
 @pytest.mark.slow
