@@ -22,12 +22,13 @@ SMALL = [name for name in CLASSIFIERS if "-vit-n-" in name or "-vit-t-" in name]
 
 def test_registered_names():
     expected = {f"{e}-vit-{s}-in1k" for e in ENCODINGS for s in "ntsb"}
-    expected |= {f"{e}-vit-t-imagenette" for e in IMAGENETTE_ENCODINGS}
+    expected |= {"pape-vit-n-imagenette"} | {f"{e}-vit-t-imagenette" for e in IMAGENETTE_ENCODINGS}
     expected |= {f"{e}-vit-det-{s}-coco" for e in ENCODINGS for s in "ntsb"}
     expected |= {f"{e}-event-vit-{s}-dvsgesture" for e in ENCODINGS for s in "ntsb"}
     expected |= {f"{e}-event-det-{s}-gen1" for e in ENCODINGS for s in "ntsb"}
     for encoding in ("pape", "rope", "none"):
         expected |= {f"{encoding}-event-vit-n-nmnist1100", f"{encoding}-event-det-n-nmnist-canvas"}
+    expected |= {f"{e}-vit-det-{s}-bccd" for e in ENCODINGS for s in "nt"}
     assert set(NAMES) == expected
     assert sorted(NAMES) == NAMES
 
@@ -35,10 +36,10 @@ def test_registered_names():
 def test_filters():
     assert zoo.list_models("pape-vit-?-in1k") == [f"pape-vit-{s}-in1k" for s in "bnst"]
     ours = [f"pape-ri-vit-{s}-in1k" for s in "bnst"] + ["pape-ri-vit-t-imagenette"]
-    ours += [f"pape-ri-vit-det-{s}-coco" for s in "bnst"]
     ours += [
         f"pape-ri-event-{kind}-{s}-{data}" for kind, data in (("vit", "dvsgesture"), ("det", "gen1")) for s in "bnst"
     ]
+    ours += [f"pape-ri-vit-det-{s}-coco" for s in "bnst"] + [f"pape-ri-vit-det-{s}-bccd" for s in "nt"]
     assert zoo.list_models(encoding="pape-ri") == sorted(ours)
     assert zoo.list_models(weights="embedded") == ["pape-vit-t-imagenette"]
     released = ["pape-event-det-b-gen1", "pape-event-vit-b-dvsgesture", "pape-vit-b-in1k", "pape-vit-det-b-coco"]
