@@ -310,13 +310,13 @@ def test_compiled_step_is_whole_and_gives_the_eager_loss(data: Path, tmp_path: P
     task, model = started(data, tmp_path, drop_path=0.0)
     images, targets = task.batch(0, 0)
     expected = task.loss(model(images), targets)
+    expected["loss"].backward()
+    eager = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")  # A break in the graph is an error.
     found = task.loss(compiled(images), targets)
     for name, value in expected.items():
         assert found[name].item() == pytest.approx(value.item(), rel=1e-4), name
-    expected["loss"].backward()
-    eager = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-    model.zero_grad()
     found["loss"].backward()
     for name, parameter in model.named_parameters():
         apart = (parameter.grad - eager[name]).abs().max().item()
