@@ -40,6 +40,7 @@ def test_list_filters_and_json(run):
     assert [row["name"] for row in json.loads(out)] == [
         "rope-event-det-t-gen1",
         "rope-event-vit-t-dvsgesture",
+        "rope-vit-det-t-bccd",
         "rope-vit-det-t-coco",
         "rope-vit-t-imagenette",
         "rope-vit-t-in1k",

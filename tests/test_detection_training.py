@@ -53,8 +53,8 @@ def started(data: Path, output: Path, **changes: Any) -> tuple[ImageDetection, A
 
 
 def test_it_learns_logs_its_parts_and_is_evaluated(data: Path, tmp_path: Path) -> None:
-    settings = tiny_settings(data, tmp_path / "run", epochs=120, batch_size=5, lr=4e-3, ema=0.95, **PLAIN)
-    result = train(recipe_from_dict({**settings, "dev_split": "train", "eval_every": 60}), command="zoo x")
+    settings = tiny_settings(data, tmp_path / "run", epochs=60, batch_size=5, lr=4e-3, ema=0.95, **PLAIN)
+    result = train(recipe_from_dict({**settings, "dev_split": "train", "eval_every": 30}), command="zoo x")
     records = read_metrics(result.output / METRICS)
     losses = [r for r in records if "loss" in r]
     assert all(set(r) >= PARTS for r in losses)
@@ -62,9 +62,9 @@ def test_it_learns_logs_its_parts_and_is_evaluated(data: Path, tmp_path: Path) -
         assert line["loss"] == pytest.approx(line["loss/one2many"] + line["loss/one2one"], rel=1e-5)
         parts = sum(line[f"loss/one2one_{part}"] for part in ("box", "dfl", "class"))
         assert line["loss/one2one"] == pytest.approx(parts, rel=1e-5)
-    assert losses[-1]["loss"] < 0.35 * losses[0]["loss"]
+    assert losses[-1]["loss"] < 0.4 * losses[0]["loss"]
     first, last = [r for r in records if "dev_ap50" in r]
-    assert last["dev_ap50"] > 95 and last["dev_map"] > 55 and last["epoch"] == 120
+    assert last["dev_ap50"] > 95 and last["dev_map"] > 55 and last["epoch"] == 60
     assert {"dev_map/square", "dev_map/bar", "dev_ar"} <= set(last) and "dev_ap_large" not in last
     record = json.loads((result.output / RECORD).read_text())
     assert record["dev_ap50"] == last["dev_ap50"] and record["data"]["boxes"] == 16
@@ -310,14 +310,19 @@ def test_compiled_step_is_whole_and_gives_the_eager_loss(data: Path, tmp_path: P
     task, model = started(data, tmp_path, drop_path=0.0)
     images, targets = task.batch(0, 0)
     expected = task.loss(model(images), targets)
-    compiled = torch.compile(model, fullgraph=True)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")  # A break in the graph is an error.
     found = task.loss(compiled(images), targets)
     for name, value in expected.items():
         assert found[name].item() == pytest.approx(value.item(), rel=1e-4), name
-    explained = torch._dynamo.explain(model)(images)
-    assert explained.graph_break_count == 0
+    expected["loss"].backward()
+    eager = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    found["loss"].backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter.grad, eager[name], rtol=1e-3, atol=1e-5 + 1e-4 * eager[name].abs().max())
 
 
+@pytest.mark.slow
 def test_the_loop_trains_compiled(data: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     result = train(recipe_from_dict(tiny_settings(data, tmp_path / "run", compile=True, epochs=1)))
     assert json.loads((result.output / RECORD).read_text())["compiled"] is True

@@ -28,6 +28,7 @@ def test_registered_names():
     expected |= {f"{e}-event-det-{s}-gen1" for e in ENCODINGS for s in "ntsb"}
     for encoding in ("pape", "rope", "none"):
         expected |= {f"{encoding}-event-vit-n-nmnist1100", f"{encoding}-event-det-n-nmnist-canvas"}
+    expected |= {f"{e}-vit-det-{s}-bccd" for e in ENCODINGS for s in "nt"}
     assert set(NAMES) == expected
     assert sorted(NAMES) == NAMES
 
@@ -39,6 +40,7 @@ def test_filters():
     ours += [
         f"pape-ri-event-{kind}-{s}-{data}" for kind, data in (("vit", "dvsgesture"), ("det", "gen1")) for s in "bnst"
     ]
+    ours += [f"pape-ri-vit-det-{s}-bccd" for s in "nt"]
     assert zoo.list_models(encoding="pape-ri") == sorted(ours)
     assert zoo.list_models(weights="embedded") == ["pape-vit-t-imagenette"]
     released = ["pape-event-det-b-gen1", "pape-event-vit-b-dvsgesture", "pape-vit-b-in1k", "pape-vit-det-b-coco"]
