@@ -36,10 +36,11 @@ def test_registered_names():
 def test_filters():
     assert zoo.list_models("pape-vit-?-in1k") == [f"pape-vit-{s}-in1k" for s in "bnst"]
     ours = [f"pape-ri-vit-{s}-in1k" for s in "bnst"] + ["pape-ri-vit-t-imagenette"]
+    ours += [f"pape-ri-vit-det-{s}-coco" for s in "bnst"]
     ours += [
         f"pape-ri-event-{kind}-{s}-{data}" for kind, data in (("vit", "dvsgesture"), ("det", "gen1")) for s in "bnst"
     ]
-    ours += [f"pape-ri-vit-det-{s}-coco" for s in "bnst"] + [f"pape-ri-vit-det-{s}-bccd" for s in "nt"]
+    ours += [f"pape-ri-vit-det-{s}-bccd" for s in "nt"]
     assert zoo.list_models(encoding="pape-ri") == sorted(ours)
     assert zoo.list_models(weights="embedded") == ["pape-vit-t-imagenette"]
     released = ["pape-event-det-b-gen1", "pape-event-vit-b-dvsgesture", "pape-vit-b-in1k", "pape-vit-det-b-coco"]

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from modalities.events.data_config import EventDataConfig
+    from modalities.events.datasets import open_dataset
     from modalities.events.detector import EventDetector
+    from modalities.events.evaluate import evaluate_events
     from modalities.events.events import Events
     from modalities.events.model import EventClassifier
     from modalities.events.read import EventReader, open_events
@@ -28,6 +30,8 @@ _LAZY = {
     "SpikingPatches": "modalities.events.tokenizer",
     "StreamingSpikingPatches": "modalities.events.tokenizer",
     "Tokens": "modalities.events.tokenizer",
+    "evaluate_events": "modalities.events.evaluate",
+    "open_dataset": "modalities.events.datasets",
     "open_events": "modalities.events.read",
 }
 
@@ -41,6 +45,8 @@ __all__ = [
     "SpikingPatches",
     "StreamingSpikingPatches",
     "Tokens",
+    "evaluate_events",
+    "open_dataset",
     "open_events",
 ]
 
