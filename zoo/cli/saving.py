@@ -162,7 +162,10 @@ def saver_for(
         raise ConfigError("--fps and --window-ms are of videos: use an event model, and --save out.mp4 or a folder")
     if target is None:
         return Saver()
-    options: dict[str, Any] = {"fps": fps, "window_us": None if window_ms is None else microseconds(window_ms, "--window-ms")}
+    options: dict[str, Any] = {
+        "fps": fps,
+        "window_us": None if window_ms is None else microseconds(window_ms, "--window-ms"),
+    }
     is_file = _is_file(target)
     if events or is_file:
         predictor.video(target if is_file else target / "any.mp4", **options)  # Says what is wrong before any work.
