@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,12 @@ class EventFrame:
         import PIL.Image
 
         factor = max(1, _SHOWN // max(self.rgb.shape[:2]))
-        return PIL.Image.fromarray(self.rgb.repeat(factor, axis=0).repeat(factor, axis=1))
+        picture = PIL.Image.fromarray(self.rgb)
+        return (
+            picture
+            if factor == 1
+            else picture.resize((factor * picture.width, factor * picture.height), PIL.Image.Resampling.NEAREST)
+        )
 
 
 def draw_events(events: Events, height: int, width: int) -> EventFrame:
@@ -57,12 +63,19 @@ def draw_events(events: Events, height: int, width: int) -> EventFrame:
     inside = (events.x >= 0) & (events.x < width) & (events.y >= 0) & (events.y < height)
     place = events.y[inside].astype(np.int64) * width + events.x[inside]
     brighter = events.p[inside]
-    picture = np.zeros((height * width, 3), np.float32)
-    for chosen, colour in ((brighter, BRIGHTER), (~brighter, DARKER)):
-        count = np.bincount(place[chosen], minlength=height * width)
-        strength = np.minimum(_FAINTEST + (1 - _FAINTEST) * (count - 1) / (_FULL - 1), 1) * (count > 0)
-        picture += strength.astype(np.float32)[:, None] * np.array(colour, np.float32)
-    return EventFrame(np.minimum(picture, 255).astype(np.uint8).reshape(height, width, 3))
+    ups, downs = (
+        np.minimum(np.bincount(place[chosen], minlength=height * width), _FULL) for chosen in (brighter, ~brighter)
+    )
+    return EventFrame(_palette()[(_FULL + 1) * ups + downs].reshape(height, width, 3))
+
+
+@functools.cache
+def _palette() -> np.ndarray:
+    """uint8 ((_FULL + 1)^2, 3): the colour of a pixel with i events of the one kind and j of the other, both capped."""
+    counts = np.arange(_FULL + 1)
+    strength = np.where(counts > 0, _FAINTEST + (1 - _FAINTEST) * (counts - 1) / (_FULL - 1), 0.0)[:, None]
+    mixed = (strength * np.array(BRIGHTER))[:, None] + (strength * np.array(DARKER))[None]
+    return np.minimum(mixed, 255).astype(np.uint8).reshape(-1, 3)
 
 
 @dataclass(frozen=True, eq=False)
