@@ -154,7 +154,7 @@ def _report(failures: list[Failure], reported: int) -> int:
 
 
 def _time(result: PictureResults) -> str:
-    return "" if result.time_us is None else f"{result.time_us[1] / 1e6:.1f} s of its clock"
+    return "" if result.time_us is None else f"at {result.time_us[1] / 1e6:.1f} s"
 
 
 class _BlockPrinter(contextlib.AbstractContextManager["_BlockPrinter"]):

@@ -90,7 +90,7 @@ def to_coco(
     """Results in the form of COCO's results files, ready for `json.dump`.
 
     Args:
-        results: Of several pictures.
+        results: Of several pictures, or windows of a recording: each is an image.
         image_ids: The `id` of each picture in the annotations; by default 0, 1, ...
         categories: The category id of each class index; by default the index itself, as in models whose classes are the
             raw category ids.
