@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,34 @@ def test_sensors_of_any_shape(tmp_path, height, width):
         video.add(result)
     (frame,) = frames_of(tmp_path / "out.mp4")
     assert frame.shape[0] % 2 == 0 and frame.shape[1] % 2 == 0 and frame.shape[1] >= width
+
+
+@pytest.mark.parametrize(
+    "name", ["evt3_gen41_9ms.raw", "dvxplorer_events_imu.aedat4", "davis346_events_frames_imu_triggers.aedat4"]
+)
+def test_recordings_of_real_cameras(shared, tmp_path, name):
+    with zipfile.ZipFile(shared / "data" / "event_formats" / "event_formats.zip") as archive:
+        path = Path(archive.extract(name, tmp_path))
+    reader = open_events(path)
+    events = reader.read()
+    start, stride = int(events.t_us[0]), 3_000
+    shares = []
+    with EventVideo(tmp_path / "out.mp4") as video:
+        for number in range(3):
+            result = result_of(reader, 0)
+            view = RecordedWindow(reader, 0, start + (number + 1) * stride, (reader.height, reader.width), stride)
+            object.__setattr__(result, "size", view.size)
+            object.__setattr__(result, "_picture", view)
+            video.add(result)
+            shares.append(video.done)
+    assert shares == sorted(shares) and 0 < shares[0] < shares[-1] <= 1
+    frames = frames_of(tmp_path / "out.mp4")
+    factor = max(1, 720 // reader.width)
+    for number, frame in enumerate(frames):
+        inside = events[(events.t_us >= start + number * stride) & (events.t_us < start + (number + 1) * stride)]
+        lit = frame[factor * inside.y + factor // 2, factor * inside.x + factor // 2].max(-1)
+        assert len(inside) > 100 and np.median(lit) > 60 > np.median(frame[: factor * reader.height])
+    assert len(frames) == 3
 
 
 # ---- with models
