@@ -129,7 +129,8 @@ def test_save_overwrites_nothing(run, name, folder, tmp_path):
     before = {path: path.read_bytes() for path in folder.iterdir()}
     assert run(name, folder / "0.png", "--save", folder, "--quiet")[1] == ""
     assert all(path.read_bytes() == data for path, data in before.items()) and (folder / "0-2.png").exists()
-    assert "cannot be made a folder" in run(name, folder, "--save", folder / "0.png", code=2)[1]
+    (tmp_path / "plain").write_text("words")
+    assert "cannot be made a folder" in run(name, folder, "--save", tmp_path / "plain", code=2)[1]
 
 
 def test_size(run, name, folder):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = ("torch", "torchvision", "timm", "accelerate", "matplotlib", "pandas", "huggingface_hub", "pyarrow")
+HEAVY = ("torch", "torchvision", "timm", "accelerate", "matplotlib", "pandas", "huggingface_hub", "pyarrow", "av")
 MODALITIES = sorted(path.parent.name for path in ROOT.glob("modalities/*/__init__.py"))
 MAX_LINES = 400
 

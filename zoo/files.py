@@ -6,7 +6,7 @@ import os
 import uuid
 from pathlib import Path
 
-__all__ = ["cache_folder", "write_whole"]
+__all__ = ["cache_folder", "partial_of", "write_whole"]
 
 
 def cache_folder(kind: str) -> Path:
@@ -16,6 +16,12 @@ def cache_folder(kind: str) -> Path:
         kind: Its name in `$ZOO_CACHE` or `~/.cache/pape-zoo`.
     """
     return Path(os.environ.get("ZOO_CACHE") or Path.home() / ".cache" / "pape-zoo") / kind
+
+
+def partial_of(path: Path) -> Path:
+    """Returns a name for what will become the file, to be renamed once it is complete."""
+    # Beside the file, since a rename must not cross file systems; a short name, since that of the file may be longest.
+    return path.with_name(f".{uuid.uuid4().hex[:12]}.tmp")
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
@@ -29,8 +35,7 @@ def write_whole(path: Path, data: bytes | str) -> None:
         OSError: If it cannot be written; nothing is left behind.
         ValueError: If the path holds a null byte.
     """
-    # Beside the file, since a rename must not cross file systems; a short name, since that of the file may be longest.
-    partial = path.with_name(f".{uuid.uuid4().hex[:12]}.tmp")
+    partial = partial_of(path)
     try:
         partial.write_bytes(data.encode() if isinstance(data, str) else data)
         os.replace(partial, path)

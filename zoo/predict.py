@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -41,6 +42,9 @@ class Inputs(Protocol):
 
     def collate(self, inputs: list[Any], device: torch.device, dtype: torch.dtype) -> Any:
         """A batch for the model."""
+
+    def video(self, path: str | os.PathLike[str], *, fps: float | None, window_us: int | None) -> Any:
+        """A context manager that makes a video of the results it is given, or `ConfigError`."""
 
 
 class Predictor:
@@ -152,6 +156,28 @@ class Predictor:
             return results
         windows = self._inputs.timed and (self.task == "detection" or options.get("stride_us") is not None)
         return list(results) if many or windows else next(results)
+
+    def video(self, path: str | os.PathLike[str], *, fps: float | None = None, window_us: int | None = None) -> Any:
+        """A video of a recording with what the model finds in it, made as the results come; memory stays bounded.
+
+        Example:
+            with predictor.video("out.mp4") as video:
+                for result in predictor("recording.raw", stream=True):
+                    video.add(result)
+
+        Args:
+            path: An `.mp4` file; it appears when the body has ended, and not at all after an error.
+            fps: Frames per second of the video; by default it plays in real time.
+            window_us: Microseconds of events in each frame; by default those between two results.
+
+        Returns:
+            A `modalities.events.video.EventVideo`, which says more.
+
+        Raises:
+            ConfigError: If the model is for pictures or an argument cannot be used.
+            MissingDependencyError: If PyAV is not installed.
+        """
+        return self._inputs.video(path, fps=fps, window_us=window_us)
 
     def _stream(
         self, source: Any, batch_size: int, skipped: list[Failure] | None, options: dict[str, Any]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "IMAGE_SUFFIXES",
     "MAX_BYTES",
+    "VIDEO_SUFFIXES",
     "Source",
     "as_source",
     "expand",
@@ -54,9 +55,10 @@ IMAGE_SUFFIXES = frozenset(
     (".apng", ".avif", ".bmp", ".dib", ".gif", ".ico", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".jpx")
     + (".mpo", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".qoi", ".tif", ".tiff", ".webp")
 )
+VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
 # Other kinds by suffix, also those that this version has no reader for, so that the error can say what the file is.
 _OTHER_SUFFIXES = {
-    "clip": (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv"),
+    "clip": VIDEO_SUFFIXES,
     "events": (".aedat", ".aedat4", ".csv", ".dat", ".h5", ".hdf5", ".npz", ".raw"),
     "points": (".las", ".laz", ".pcd", ".ply", ".xyz"),
 }

@@ -75,9 +75,21 @@ class PictureResults(ABC):
         """Names of what `rows` gives: `COLUMNS`, and of a recording start and end of the time seen."""
         return self.COLUMNS if self.time_us is None else (*self.COLUMNS, *TIME_COLUMNS)
 
+    def times(self) -> dict[str, int]:
+        """Returns start_us and end_us, when the events seen start and end; of pictures nothing."""
+        return {} if self.time_us is None else dict(zip(TIME_COLUMNS, self.time_us, strict=True))
+
     @abstractmethod
+    def draw_on(self, picture: PIL.Image.Image) -> PIL.Image.Image:
+        """Returns a copy of a picture, or of an enlarged one, with the results on it."""
+
     def plot(self) -> PIL.Image.Image:
-        """Returns an annotated picture."""
+        """Returns the picture (its long side made 320 to 1,024 pixels) with the results on it.
+
+        Raises:
+            DataError: If the picture is no longer there.
+        """
+        return self.draw_on(fit(self._read_picture()))
 
     def to_json(self, indent: int | None = None) -> str:
         """Returns `to_dict` as JSON text."""
@@ -95,12 +107,20 @@ class PictureResults(ABC):
     def save(self, path: str | Path) -> Path:
         """Writes `plot()` to a file, by its suffix (.png, .jpg, .webp), and returns the path; folders are made.
 
+        The one result of a whole recording also makes a video, `.mp4`; `Predictor.video` makes one of many results.
+
         Raises:
             DataError: If it cannot be written.
+            MissingDependencyError: If a video is wanted and PyAV is not installed.
         """
         import PIL.Image
 
         path = Path(path).expanduser()
+        if path.suffix.lower() == ".mp4":
+            if (save_video := getattr(self._picture, "save_video", None)) is None:
+                raise DataError(f"{path}: a video is made of an event recording; use .png, .jpg or .webp for a picture")
+            save_video(self, path)
+            return path
         form = PIL.Image.registered_extensions().get(path.suffix.lower())
         if form not in PIL.Image.SAVE:
             raise DataError(f"{path}: no picture format for the suffix {path.suffix!r}; use .png, .jpg or .webp")
@@ -127,7 +147,7 @@ class PictureResults(ABC):
             "height": self.size[0],
             "truncated": self.truncated,
         }
-        return about if self.time_us is None else about | dict(zip(TIME_COLUMNS, self.time_us, strict=True))
+        return about | self.times()
 
     def _read_picture(self) -> PIL.Image.Image:
         if self._picture is None:
@@ -194,13 +214,9 @@ class ClassificationResults(PictureResults):
         ranked = zip(self.indices, self.labels, self.scores, strict=True)
         return [(self.name, rank, *values, *(self.time_us or ())) for rank, values in enumerate(ranked, start=1)]
 
-    def plot(self) -> PIL.Image.Image:
-        """Returns the picture (at most 1,024 pixels a side) with labels and scores below it.
-
-        Raises:
-            DataError: If the picture is no longer there.
-        """
-        return _annotate(self._read_picture(), self.labels, self.scores)
+    def draw_on(self, picture: PIL.Image.Image) -> PIL.Image.Image:
+        """Returns the picture with labels and scores below it."""
+        return _annotate(picture, self.labels, self.scores)
 
 
 def one_line(text: str) -> str:
@@ -235,7 +251,6 @@ def _annotate(picture: PIL.Image.Image, labels: tuple[str, ...], scores: tuple[f
     """Puts a panel with one line and bar per class below a picture."""
     from PIL import Image, ImageDraw, ImageFont
 
-    picture = fit(picture)
     width = max(picture.width, _NARROWEST)
     text_size = max(12, width // 32)
     font = ImageFont.load_default(text_size)

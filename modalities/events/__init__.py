@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from modalities.events.read import EventReader, open_events
     from modalities.events.tokenizer import SpikingPatches, StreamingSpikingPatches, Tokens
     from modalities.events.tokens import EventTokens
+    from modalities.events.video import EventVideo
 
 # Public name -> module that defines it.
 _LAZY = {
@@ -26,6 +27,7 @@ _LAZY = {
     "EventDetector": "modalities.events.detector",
     "EventReader": "modalities.events.read",
     "EventTokens": "modalities.events.tokens",
+    "EventVideo": "modalities.events.video",
     "Events": "modalities.events.events",
     "SpikingPatches": "modalities.events.tokenizer",
     "StreamingSpikingPatches": "modalities.events.tokenizer",
@@ -41,6 +43,7 @@ __all__ = [
     "EventDetector",
     "EventReader",
     "EventTokens",
+    "EventVideo",
     "Events",
     "SpikingPatches",
     "StreamingSpikingPatches",

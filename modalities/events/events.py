@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from zoo.errors import DataError
 
+if TYPE_CHECKING:
+    import PIL.Image
+
 __all__ = ["Events"]
 
 _DTYPES = {"t_us": np.int64, "x": np.int32, "y": np.int32, "p": np.bool_}
+_LARGEST_PLOT = 2**26  # pixels; a coordinate may be anything where a file does not say the size of its sensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +72,28 @@ class Events:
         if (self.t_us[1:] >= self.t_us[:-1]).all():
             return self
         return self[np.argsort(self.t_us, kind="stable")]
+
+    def plot(self) -> PIL.Image.Image:
+        """Draws them on black, orange where it became brighter and blue where it became darker.
+
+        Returns:
+            An RGB picture of the sensor (where its size is not known, up to the last row and column with an event),
+            enlarged by a whole number when small. Slices give parts: `events[events.t_us < 50_000].plot()`.
+
+        Raises:
+            DataError: If there are no events and the size of the sensor is not known.
+        """
+        from modalities.events.frames import draw_events
+
+        if not len(self) and (self.width is None or self.height is None):
+            raise DataError(f"{self.name}: no events to draw, and the size of the sensor is not known")
+        height = int(self.y.max()) + 1 if self.height is None else self.height
+        width = int(self.x.max()) + 1 if self.width is None else self.width
+        if height * width > _LARGEST_PLOT:
+            raise DataError(
+                f"{self.name}: {width} x {height} pixels are no sensor's; pass width= and height= when reading"
+            )
+        return draw_events(self, height, width).to_pil()
 
     @staticmethod
     def concatenate(parts: Sequence[Events]) -> Events:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from modalities.events.data_config import EventDataConfig
-from modalities.events.events import Events
-from modalities.events.frames import EventFrame, draw_events
+from modalities.events.frames import RecordedWindow
 from modalities.events.prepare import select_events
 from modalities.events.read import EventReader, open_events
 from modalities.events.tokenizer import Tokens
 from modalities.events.tokens import EventTokens
-from modalities.events.windows import Window, for_windows
+from modalities.events.video import EventVideo
+from modalities.events.windows import Window, default_stride, for_windows
 from zoo.errors import ConfigError, DataError
 from zoo.reading import Source
 
@@ -63,17 +63,24 @@ class Recordings:
                 f"{data.height}: load it with input_size=({reader.height}, {reader.width})"
             )
         if self.windows or stride_us is not None:
+            stride_us = default_stride(data) if stride_us is None else stride_us
             windows = for_windows(reader.chunks(), data, stride_us=stride_us)
         else:
             windows = _whole(reader, data)
         for window in windows:
-            yield window.tokens(), self._fields(reader, window)
+            yield window.tokens(), self._fields(reader, window, stride_us)
 
     def collate(self, inputs: list[Tokens], device: torch.device, dtype: torch.dtype) -> EventTokens:
         """A batch for the model; counts stay whole numbers."""
         return EventTokens.collate(inputs).to(device)
 
-    def _fields(self, reader: EventReader, window: Window) -> dict[str, Any]:
+    def video(
+        self, path: str | os.PathLike[str], *, fps: float | None = None, window_us: int | None = None
+    ) -> EventVideo:
+        """A video to add results to; see `EventVideo`."""
+        return EventVideo(path, fps=fps, window_us=window_us)
+
+    def _fields(self, reader: EventReader, window: Window, stride_us: int | None) -> dict[str, Any]:
         size = (reader.height or self.data_config.height, reader.width or self.data_config.width)
         return {
             "name": reader.name,
@@ -81,7 +88,7 @@ class Recordings:
             "size": size,
             "truncated": window.events.truncated,
             "time_us": (window.start_us, window.end_us),
-            "_picture": functools.partial(_draw, reader, window.start_us, window.end_us, size),
+            "_picture": RecordedWindow(reader, window.start_us, window.end_us, size, stride_us),
         }
 
 
@@ -94,11 +101,3 @@ def _whole(reader: EventReader, data: EventDataConfig) -> Iterator[Window]:
     chosen = select_events(events, data)
     start = int(events.t_us[0]) if data.time_reference == "start" or not len(chosen) else int(chosen.t_us[0])
     yield Window(chosen, start, int(chosen.t_us[-1]) + 1 if len(chosen) else start, data)
-
-
-def _draw(reader: EventReader, start_us: int, end_us: int, size: tuple[int, int]) -> EventFrame:
-    """A picture of the events of a window, read again: results hold no events."""
-    parts = [chunk[(chunk.t_us >= start_us) & (chunk.t_us < end_us)] for chunk in reader.chunks()]
-    if not parts:
-        raise DataError(f"{reader.name}: holds no events to draw")
-    return draw_events(Events.concatenate(parts), *size)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,6 +42,7 @@ class _State:
     """What one pass over a file found: `damage` says why it stopped early, if it did."""
 
     damage: str | None = None
+    on_read: Callable[[float], None] | None = None
 
 
 class EventReader:
@@ -83,18 +84,22 @@ class EventReader:
         recording: Recording = decoder(self.format)(file, self.name, self._options)
         return recording
 
-    def chunks(self, max_events: int = 1_000_000) -> Iterator[Events]:
+    def chunks(
+        self, max_events: int = 1_000_000, *, on_read: Callable[[float], None] | None = None
+    ) -> Iterator[Events]:
         """Iterates over the recording in the order of the file; memory stays bounded. Can be called again.
 
         Args:
             max_events: Events in each piece; the last may have fewer. There is no empty piece.
+            on_read: Called with the share of the file read so far, 0 to 1, for progress bars; formats that keep their
+                parts in no order of time (HDF5) give an estimate.
 
         Raises:
             DataError: Where the file is damaged; the pieces before it are complete. See the module.
         """
         if isinstance(max_events, bool) or not isinstance(max_events, int) or max_events < 1:
             raise ConfigError(f"max_events must be a positive number, not {max_events!r}")
-        state = _State()
+        state = _State(on_read=on_read)
         for block, truncated in self._pieces(max_events, state):
             yield self._events(block, truncated)
 
@@ -148,7 +153,10 @@ class EventReader:
         total = dropped = backward = 0
         last: int | None = None
         with contextlib.ExitStack() as stack:
-            recording = self._recording(stack.enter_context(self._open()))
+            file = stack.enter_context(self._open())
+            size = max(file.seek(0, io.SEEK_END), 1)
+            file.seek(0)
+            recording = self._recording(file)
             blocks = stack.enter_context(contextlib.closing(recording.blocks()))
             while True:
                 try:
@@ -162,6 +170,8 @@ class EventReader:
                     raise DataError(f"{self.name}: cannot be read ({error.strerror or error})") from error
                 if block is None:
                     break
+                if state.on_read is not None:
+                    state.on_read(min(file.tell() / size, 1.0))
                 inside = self._inside(block)
                 if not inside.all():
                     if not self._keep:

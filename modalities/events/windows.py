@@ -11,7 +11,7 @@ from modalities.events.prepare import prepare, select_events
 from modalities.events.tokenizer import Tokens
 from zoo.errors import ConfigError
 
-__all__ = ["STRIDE_US", "Window", "for_windows"]
+__all__ = ["STRIDE_US", "Window", "default_stride", "for_windows"]
 
 STRIDE_US = 100_000
 """Microseconds between windows where nothing else is said."""
@@ -42,6 +42,11 @@ class Window:
         return prepare(self.events, self.data_config, start_us=self.start_us, end_us=self.end_us)
 
 
+def default_stride(data_config: EventDataConfig) -> int:
+    """Microseconds between windows where nothing else is said: the window, so that each event is seen once."""
+    return data_config.window_us or STRIDE_US
+
+
 def for_windows(
     chunks: Iterable[Events], data_config: EventDataConfig, *, stride_us: int | None = None
 ) -> Iterator[Window]:
@@ -62,7 +67,7 @@ def for_windows(
         ConfigError: If the stride is not a positive whole number.
         DataError: What reading the chunks raises.
     """
-    stride = (data_config.window_us or STRIDE_US) if stride_us is None else stride_us
+    stride = default_stride(data_config) if stride_us is None else stride_us
     if isinstance(stride, bool) or not isinstance(stride, int) or stride < 1:
         raise ConfigError(f"stride_us must be a positive whole number of microseconds, not {stride!r:.60}")
     return _windows(chunks, data_config, stride)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +57,14 @@ class Pictures:
             "_picture": functools.partial(read, source, **options),
         }
         yield preprocess(image.rgb, self.data_config), fields
+
+    def video(self, path: str | os.PathLike[str], **_: object) -> NoReturn:
+        """Videos are of event recordings.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(f"{path}: this is an image model and a video is made of an event recording; save to a folder")
 
     def collate(self, inputs: list[Tensor], device: torch.device, dtype: torch.dtype) -> Tensor:
         """A batch for the model."""

@@ -16,7 +16,7 @@ from zoo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from zoo.reading import Source
-    from zoo.results import PictureResults
+    from zoo.results import Failure, PictureResults
 
 __all__ = ["predict"]
 
@@ -44,12 +44,36 @@ def predict(
     batch_size: Annotated[int, typer.Option(help="Pictures per forward pass.")] = 32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; by default the CPU.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; by default float32.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print a JSON array: an object per picture or, of recordings, per window with its time."
+        ),
+    ] = False,
     as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print CSV: source, rank, index, label, score (and boxes).")
+        bool,
+        typer.Option(
+            "--csv",
+            help="Print CSV: source, rank, index, label, score; of detectors a row per box with x1, y1, x2, y2 in "
+            "pixels; of recordings also start_us and end_us of the window, in microseconds of the recording's clock.",
+        ),
     ] = False,
     save: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write an annotated picture per source here.")
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Folder for an annotated picture per source, of event models a video per recording (NAME.mp4); or a "
+            "file .mp4 for the video of one recording. A video that is interrupted or fails leaves no file.",
+        ),
+    ] = None,
+    fps: Annotated[
+        float | None, typer.Option(help="Of a video: frames per second, one per result; by default in real time.")
+    ] = None,
+    window_ms: Annotated[
+        float | None,
+        typer.Option(
+            "--window-ms", help="Of a video: milliseconds of events in a frame; by default those since the last result."
+        ),
     ] = None,
     frame: Annotated[int | None, typer.Option(help="Frame of animations, from 0; by default the first.")] = None,
     stride_ms: Annotated[
@@ -72,6 +96,7 @@ def predict(
         raise ConfigError(f"--errors must be raise or keep, not {errors!r}")
 
     import zoo
+    from zoo.cli.saving import microseconds, saver_for
     from zoo.progress import progress_bar
 
     predictor = zoo.predictor(
@@ -83,47 +108,53 @@ def predict(
         dtype=dtype,
         local_files_only=local_files_only or None,
     )
-    if save is not None:
-        try:
-            save.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"{save}: cannot be made a folder ({error.strerror or error})") from error
     options: dict[str, Any] = {"frame": frame}
     if predictor.kind == "events":
-        options = {} if stride_ms is None else {"stride_us": _microseconds(stride_ms)}
+        options = {} if stride_ms is None else {"stride_us": microseconds(stride_ms, "--stride-ms")}
     elif stride_ms is not None:
         raise ConfigError("--stride-ms is for event models; pictures have no time")
     items, failed = _expand(sources, predictor.kind)
-    results = predictor(items, batch_size=batch_size, stream=True, errors=errors, on_error="skip", **options)
+    saver = saver_for(predictor, save, len(items) + failed, fps=fps, window_ms=window_ms)
+    options |= {"batch_size": batch_size, "stream": True, "errors": errors, "on_error": "skip"}
 
     # While the bar is up it owns the terminal and sys.stdout goes through it, which a pipe or file must not.
     out = None if sys.stdout.isatty() else sys.stdout
     printer = _JsonPrinter(out) if as_json else _CsvPrinter(out, predictor.columns) if as_csv else _BlockPrinter(out)
-    saved = reported = 0
-
-    def report_failures() -> None:
-        nonlocal reported
-        for failure in predictor.failures[reported:]:
-            _print_error(failure.error)
-        reported = len(predictor.failures)
-
-    with progress_bar("predicting", len(items), quiet or len(items) <= _FEW) as update, printer:
-        for done, result in enumerate(results, start=1):
-            report_failures()
-            printer(result)
-            if save is not None:
-                try:
-                    _save(result, save)
-                    saved += 1
-                except DataError as error:
-                    _print_error(error)
-                    failed += 1
-            update(min(done + reported, len(items)), "")  # A recording may have many results.
-        report_failures()
-    if saved and not quiet:
-        print(f"{saved} annotated picture{'s' if saved > 1 else ''} in {save}", file=sys.stderr)
-    if failed or reported:
+    runs = saver.runs(items)
+    # Pictures are counted; a recording has any number of results, so that what counts is how much of it is done.
+    counted = predictor.kind == "image"
+    with progress_bar("predicting", len(items), quiet or (counted and len(items) <= _FEW)) as update, printer:
+        for before, run in enumerate(runs):
+            results, reported = predictor(run, **options), 0
+            with saver.start(run):
+                for done, result in enumerate(results, start=1):
+                    reported = _report(predictor.failures, reported)
+                    printer(result)
+                    saver.add(result)
+                    if counted:
+                        update(min(done + reported, len(items)), "")
+                    else:
+                        update(before + saver.done, _time(result))
+                reported = _report(predictor.failures, reported)
+                saver.finish(complete=not reported)
+            failed += reported
+    if not quiet and (summary := saver.summary()):
+        print(summary, file=sys.stderr)
+    if failed or saver.failed:
         raise typer.Exit(_EXIT_SOME_FAILED)
+
+
+def _report(failures: list[Failure], reported: int) -> int:
+    """Prints the failures since the last report and returns how many there are."""
+    from zoo.cli.saving import print_error
+
+    for failure in failures[reported:]:
+        print_error(failure.error)
+    return len(failures)
+
+
+def _time(result: PictureResults) -> str:
+    return "" if result.time_us is None else f"at {result.time_us[1] / 1e6:.1f} s"
 
 
 class _BlockPrinter(contextlib.AbstractContextManager["_BlockPrinter"]):
@@ -184,6 +215,7 @@ class _CsvPrinter(_BlockPrinter):
 
 def _expand(arguments: list[str], kind: str) -> tuple[list[Source], int]:
     """Expands the arguments into single sources; prints what cannot be and returns how many those were."""
+    from zoo.cli.saving import print_error
     from zoo.reading import Source, expand, read_bounded
 
     items: list[Source] = []
@@ -195,24 +227,6 @@ def _expand(arguments: list[str], kind: str) -> tuple[list[Source], int]:
             else:
                 items.extend(expand(argument, kind=kind))
         except DataError as error:
-            _print_error(error)
+            print_error(error)
             failed += 1
     return items, failed
-
-
-def _microseconds(stride_ms: float) -> int:
-    if not 0.001 <= stride_ms <= 1e9:
-        raise ConfigError(f"--stride-ms must be from 0.001 to 1e9, not {stride_ms}")
-    return round(1000 * stride_ms)
-
-
-def _save(result: PictureResults, folder: Path) -> None:
-    from zoo.results import free_path
-
-    result.save(free_path(folder, result.name))
-
-
-def _print_error(error: Exception) -> None:
-    from zoo.results import one_line
-
-    print(f"error: {one_line(str(error))}", file=sys.stderr)

@@ -77,13 +77,9 @@ class DetectionResults(PictureResults):
             for rank, (box, score, index, label) in enumerate(found, 1)
         ]
 
-    def plot(self) -> PIL.Image.Image:
-        """Returns the picture (its long side made 320 to 1,024 pixels) with boxes, labels and scores.
-
-        Raises:
-            DataError: If the picture is no longer there.
-        """
-        return _draw(self._read_picture(), self)
+    def draw_on(self, picture: PIL.Image.Image) -> PIL.Image.Image:
+        """Returns a copy of the picture, which may be an enlarged one, with boxes, labels and scores."""
+        return _draw(picture, self)
 
 
 def to_coco(
@@ -94,13 +90,14 @@ def to_coco(
     """Results in the form of COCO's results files, ready for `json.dump`.
 
     Args:
-        results: Of several pictures.
+        results: Of several pictures, or windows of a recording: each is an image.
         image_ids: The `id` of each picture in the annotations; by default 0, 1, ...
         categories: The category id of each class index; by default the index itself, as in models whose classes are the
             raw category ids.
 
     Returns:
-        One dict a box: image_id, category_id, bbox (x, y, width, height) and score.
+        One dict a box: image_id, category_id, bbox (x, y, width, height) and score; of recordings also start_us and
+        end_us, which readers of the format pass over.
 
     Raises:
         DataError: If there are not as many `image_ids` as results, or a class has no category.
@@ -115,9 +112,8 @@ def to_coco(
             if categories is not None and index >= len(categories):
                 raise DataError(f"{result.name}: class {index} has no category: {len(categories)} are given")
             category = index if categories is None else categories[index]
-            found.append(
-                {"image_id": image_id, "category_id": category, "bbox": [x1, y1, x2 - x1, y2 - y1], "score": score}
-            )
+            box = {"image_id": image_id, "category_id": category, "bbox": [x1, y1, x2 - x1, y2 - y1], "score": score}
+            found.append(box | result.times())
     return found
 
 
@@ -130,10 +126,7 @@ def _colour(index: int) -> tuple[int, int, int]:
 def _draw(picture: PIL.Image.Image, results: DetectionResults) -> PIL.Image.Image:
     from PIL import ImageDraw, ImageFont
 
-    from zoo.results import fit
-
-    drawn = fit(picture).convert("RGB")
-    drawn = drawn.copy() if drawn is picture else drawn
+    drawn = picture.convert("RGB")  # A copy, whatever the picture's mode.
     across, down = drawn.width / results.size[1], drawn.height / results.size[0]
     draw = ImageDraw.Draw(drawn)
     line, text_size = max(2, max(drawn.size) // 320), max(12, max(drawn.size) // 64)

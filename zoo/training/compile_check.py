@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from zoo.training.seeds import seed_device
 
-__all__ = ["REPLAYED", "begin_step", "compile_model", "compiled_step_problem"]
+__all__ = ["REPLAYED", "begin_step", "compile_model", "compiled_step_problem", "projection"]
 
 LOSS_TOLERANCE = 2e-2  # relative to 1 + |loss|
 GRADIENT_TOLERANCE = 0.1  # norm of the difference over all parameters, relative to the eager norm; bf16 gives 0.01
@@ -35,6 +36,22 @@ def begin_step(device: torch.device) -> None:
     """Tells recorded graphs that the outputs of the step before are no longer needed."""
     if device.type == "cuda":
         torch.compiler.cudagraph_mark_step_begin()
+
+
+def projection(outputs: Any) -> torch.Tensor:
+    """Sum of all numbers that a network gives, each times a fixed random one.
+
+    A loss that assigns objects to predictions has jumps, over which the rounding of 16 bit can push single objects;
+    this has none, and its gradient reaches as far.
+
+    Args:
+        outputs: A tensor, or a tree of them.
+    """
+    parts = []
+    for seed, leaf in enumerate(tree_leaves(outputs)):
+        weights = torch.randn(leaf.shape, generator=torch.Generator().manual_seed(seed)) / max(1, leaf.numel()) ** 0.5
+        parts.append((leaf.float() * weights.to(leaf.device)).sum())
+    return torch.stack(parts).sum()
 
 
 def compiled_step_problem(

@@ -22,7 +22,7 @@ from zoo.encodings.base import AttentionEncoding
 from zoo.errors import ConfigError, ZooError, require
 from zoo.progress import Update, progress_bar
 from zoo.training.checkpoint import CHECKPOINT, check_same_run, load_checkpoint, save_checkpoint
-from zoo.training.compile_check import REPLAYED, begin_step, compile_model, compiled_step_problem
+from zoo.training.compile_check import REPLAYED, begin_step, compile_model, compiled_step_problem, projection
 from zoo.training.metrics import MetricsLog
 from zoo.training.optim import make_ema, make_optimizer, make_schedule
 from zoo.training.recipe import Recipe, task_class
@@ -313,14 +313,14 @@ class Trainer:
 
     def _compile(self) -> nn.Module:
         """The network as CUDA graphs, else compiled, else eager: the first whose step agrees with the eager one."""
-        inputs, targets = self.task.batch(*divmod(self.step, self.task.steps_per_epoch))
+        inputs, _ = self.task.batch(*divmod(self.step, self.task.steps_per_epoch))
         for graphs in self._graph_choices():
             compiled = compile_model(self.net, graphs=graphs)
             problem = compiled_step_problem(
                 self.model,
                 self.net,
                 compiled,
-                lambda net: loss_parts(self.task.loss(net(inputs), targets))["loss"],
+                lambda net: projection(net(inputs)),
                 self._step_seed(0, 0),
                 REPLAYED if graphs else 1,
             )

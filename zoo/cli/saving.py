@@ -1,0 +1,207 @@
+"""What `zoo predict --save` writes: a picture per result of an image model, a video per recording of an event model."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from zoo.predict import Predictor
+    from zoo.reading import Source
+    from zoo.results import PictureResults
+
+__all__ = ["Saver", "print_error", "saver_for"]
+
+
+class Saver(contextlib.AbstractContextManager["Saver"]):
+    """Saves nothing; the base of those that do. Its body is the results of one run of the predictor.
+
+    Attributes:
+        saved: Files written.
+        failed: Files that could not be written; each was told in an error line.
+    """
+
+    what = "file"
+    where: Path | None = None
+
+    def __init__(self) -> None:
+        self.saved = self.failed = 0
+
+    def runs(self, items: list[Source]) -> list[list[Source]]:
+        """The sources of each run."""
+        return [items]
+
+    def start(self, items: list[Source]) -> Saver:
+        """Begins a run."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Drops what an error or an interrupt left unfinished."""
+
+    def add(self, result: PictureResults) -> None:
+        """Takes a result."""
+
+    def finish(self, complete: bool) -> None:
+        """Ends a run, whose sources were read without an error when `complete`."""
+
+    @property
+    def done(self) -> float:
+        """Share of the current source that is done, 0 to 1."""
+        return 0.0
+
+    def summary(self) -> str | None:
+        """A line about what was written."""
+        if not self.saved:
+            return None
+        return f"{self.saved} {self.what}{'s' if self.saved > 1 else ''} in {self.where}"
+
+
+class _Pictures(Saver):
+    """An annotated picture per result in a folder."""
+
+    what = "annotated picture"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.where = folder
+
+    def add(self, result: PictureResults) -> None:
+        from zoo.results import free_path
+
+        assert self.where is not None
+        try:
+            result.save(free_path(self.where, result.name))
+            self.saved += 1
+        except DataError as error:
+            print_error(error)
+            self.failed += 1
+
+
+class _Videos(Saver):
+    """A video per recording, in a folder or under the one name given."""
+
+    what = "video"
+
+    def __init__(self, predictor: Predictor, target: Path, is_file: bool, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.where = target
+        self._predictor, self._is_file, self._options = predictor, is_file, options
+        self._video: Any = None
+
+    def runs(self, items: list[Source]) -> list[list[Source]]:
+        return [[item] for item in items]
+
+    def start(self, items: list[Source]) -> Saver:
+        from zoo.results import free_path
+
+        assert self.where is not None
+        path = self.where if self._is_file else free_path(self.where, items[0].name, ".mp4")
+        video = self._predictor.video(path, **self._options)
+        with self._told():
+            self._video = video.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._video is not None:
+            self._video.discard()
+            self._video = None
+
+    def add(self, result: PictureResults) -> None:
+        if self._video is not None:
+            with self._told():
+                self._video.add(result)
+
+    def finish(self, complete: bool) -> None:
+        if self._video is not None and complete:
+            with self._told():
+                self._video.close()
+                self.saved += 1
+
+    @property
+    def done(self) -> float:
+        return 0.0 if self._video is None else float(self._video.done)
+
+    def summary(self) -> str | None:
+        return f"1 video: {self.where}" if self.saved and self._is_file else super().summary()
+
+    @contextlib.contextmanager
+    def _told(self) -> Any:
+        """A video that cannot be made gives an error line; the results go on without it."""
+        try:
+            yield
+        except DataError as error:
+            print_error(error)
+            self.failed += 1
+            if self._video is not None:
+                self._video.discard()
+            self._video = None
+
+
+def saver_for(
+    predictor: Predictor, target: Path | None, sources: int, *, fps: float | None, window_ms: float | None
+) -> Saver:
+    """What saves the results.
+
+    Args:
+        predictor: Where they come from.
+        target: A folder, made here, or an `.mp4` file; `None` saves nothing.
+        sources: How many there are, also those that cannot be read.
+        fps: Of a video.
+        window_ms: Milliseconds of events in a frame of a video.
+
+    Raises:
+        ConfigError: If the model does not make this, or options do not go together.
+        DataError: If the folder cannot be made.
+    """
+    events = predictor.kind == "events"
+    if (fps is not None or window_ms is not None) and (target is None or not events):
+        raise ConfigError("--fps and --window-ms are of videos: use an event model, and --save out.mp4 or a folder")
+    if target is None:
+        return Saver()
+    options: dict[str, Any] = {
+        "fps": fps,
+        "window_us": None if window_ms is None else microseconds(window_ms, "--window-ms"),
+    }
+    is_file = _is_file(target)
+    if events or is_file:
+        predictor.video(target if is_file else target / "any.mp4", **options)  # Says what is wrong before any work.
+    if is_file and sources != 1:
+        raise ConfigError(f"{target}: one video for {sources} recordings; pass a folder to --save for one each")
+    if not is_file:
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"{target}: cannot be made a folder ({reason})") from error
+    return _Videos(predictor, target, is_file, options) if events else _Pictures(target)
+
+
+def _is_file(target: Path) -> bool:
+    """Whether a video is meant, not a folder; a folder may have any name but that of another kind of file."""
+    from zoo.reading import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+
+    suffix = target.suffix.lower()
+    with contextlib.suppress(OSError, ValueError):
+        if target.is_dir():
+            return False
+    if suffix != ".mp4" and suffix in (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES):
+        raise ConfigError(f"{target}: --save takes a folder, or of one recording a video .mp4; not {target.suffix}")
+    return suffix == ".mp4"
+
+
+def microseconds(milliseconds: float, option: str) -> int:
+    """Checks an option in milliseconds."""
+    if not 0.001 <= milliseconds <= 1e9:
+        raise ConfigError(f"{option} must be from 0.001 to 1e9, not {milliseconds}")
+    return round(1000 * milliseconds)
+
+
+def print_error(error: Exception) -> None:
+    """Prints an error line."""
+    from zoo.results import one_line
+
+    print(f"error: {one_line(str(error))}", file=sys.stderr)
