@@ -142,11 +142,10 @@ def presets() -> Iterator[dict[str, Any]]:
             }
     for encoding, size in [*((encoding, "t") for encoding in IMAGENETTE_ENCODINGS), ("pape", "n")]:
         name = f"{encoding}-vit-{size}-imagenette"
-        embedded = name == "pape-vit-t-imagenette"
-        recipe = "imagenette" if embedded else "imagenette-100"
+        recipe = "imagenette" if name == "pape-vit-t-imagenette" else "imagenette-100"
         yield {
             "name": name,
-            "weights": "embedded" if embedded else "none",
+            "weights": "embedded" if encoding == "pape" else "none",
             "command": f"zoo train {recipe} --model {name} --data DIR",
             "config": config(
                 name,
