@@ -77,38 +77,42 @@ class DetectionLoss(nn.Module):
                 F.pad(targets.boxes, (0, 0, 0, 1)), F.pad(targets.labels, (0, 1)), F.pad(targets.mask, (0, 1))
             )
         targets = targets.ordered()
-        branches: dict[str, Tensor] = {}
-        parts: dict[str, Tensor] = {}
         with torch.autocast(first.device.type, enabled=False):
-            for branch, top_k in TOP_K.items():
-                own = self._branch(maps[branch], targets, top_k)
-                own = {f"{branch}_{name}": self.gains[name] * value for name, value in own.items()}
-                branches[branch] = torch.stack(list(own.values())).sum()
-                parts |= own
+            parts = self._parts(maps, targets)
+        branches = {
+            branch: torch.stack([value for name, value in parts.items() if name.startswith(branch)]).sum()
+            for branch in TOP_K
+        }
         return {"loss": torch.stack(list(branches.values())).sum(), **branches, **parts}
 
-    def _branch(self, maps: Sequence[Tensor], targets: Targets, top_k: int) -> dict[str, Tensor]:
-        dtype = torch.float64 if maps[0].dtype == torch.float64 else torch.float32
-        bins, logits = (flat.to(dtype) for flat in flatten_maps(maps))
-        centres, sizes = cell_centres(maps, self.strides, dtype)
+    def _parts(self, maps: Mapping[str, Sequence[Tensor]], targets: Targets) -> dict[str, Tensor]:
+        # The branches go through together, one after the other along the batch: launches cost as much as the work.
+        # Only the assignment, whose tensors have a number for every pair of object and cell, takes them apart.
+        count = len(targets.boxes)
+        joined = [torch.cat(levels) for levels in zip(*(maps[branch] for branch in TOP_K), strict=True)]
+        dtype = torch.float64 if joined[0].dtype == torch.float64 else torch.float32
+        bins, logits = (flat.to(dtype) for flat in flatten_maps(joined))
+        centres, sizes = cell_centres(joined, self.strides, dtype)
         near, far = (expected_distances(bins) * sizes).split(2, dim=2)
         boxes = torch.cat([centres - near, centres + far], dim=2)
-        found = assign(
-            boxes.detach(),
-            logits.detach().sigmoid(),
-            centres,
-            targets,
-            top_k=top_k,
-            smallest_side=self.strides[1],
-        )
-        weights, total = found.weights, found.weights.sum().clamp_min(1)
-        wanted = torch.zeros_like(logits).scatter(2, found.labels.unsqueeze(2), weights.unsqueeze(2))
-        distances = torch.cat([centres - found.boxes[..., :2], found.boxes[..., 2:] - centres], dim=2) / sizes
-        return {
-            "box": ((1 - complete_iou(boxes, found.boxes)) * weights).sum() / total,
-            "dfl": (distribution_focal_loss(bins, distances).mean(dim=2) * weights).sum() / total,
-            "class": F.binary_cross_entropy_with_logits(logits, wanted, reduction="sum") / total,
+        predicted, scores = boxes.detach().split(count), logits.detach().sigmoid().split(count)
+        found = [
+            assign(at, score, centres, targets, top_k=top_k, smallest_side=self.strides[1])
+            for at, score, top_k in zip(predicted, scores, TOP_K.values(), strict=True)
+        ]
+        truth = torch.cat([one.boxes for one in found])
+        labels, weights = torch.cat([one.labels for one in found]), torch.cat([one.weights for one in found])
+        wanted = torch.zeros_like(logits).scatter(2, labels.unsqueeze(2), weights.unsqueeze(2))
+        distances = torch.cat([centres - truth[..., :2], truth[..., 2:] - centres], dim=2) / sizes
+        cells = {
+            "box": (1 - complete_iou(boxes, truth)) * weights,
+            "dfl": distribution_focal_loss(bins, distances).mean(dim=2) * weights,
+            "class": F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(dim=2),
         }
+        shape = (len(TOP_K), -1)
+        totals = weights.reshape(shape).sum(dim=1).clamp_min(1)
+        sums = {name: self.gains[name] * value.reshape(shape).sum(dim=1) / totals for name, value in cells.items()}
+        return {f"{branch}_{name}": sums[name][i] for i, branch in enumerate(TOP_K) for name in sums}
 
 
 def distribution_focal_loss(logits: Tensor, distances: Tensor) -> Tensor:
