@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from zoo import cards, registry
+from zoo import card_facts, cards, registry
 
-__all__ = ["CLASSIFIED", "DETECTED", "EVENT_DETECTOR", "EVENT_VIT", "IMAGE_DETECTOR", "folder_of", "publish", "results"]
+__all__ = [
+    "CASES",
+    "CLASSIFIED",
+    "DETECTED",
+    "EVENT_DETECTOR",
+    "EVENT_VIT",
+    "IMAGE_DETECTOR",
+    "NAMES",
+    "folder_of",
+    "front_matter",
+    "publish",
+    "results",
+    "tables",
+    "with_seeds",
+]
 
 IMAGE_DETECTOR = "pape-vit-det-n-bccd"
 EVENT_VIT = "pape-event-vit-n-nmnist1100"
@@ -44,6 +59,8 @@ CLASSIFIED: dict[str, Any] = {
     "task": "classification",
     "results": [{"size": [34, 34], "top1": 90.0, "top5": 99.0, "images_per_s": 5.0}],
 }
+CASES = [(IMAGE_DETECTOR, DETECTED), (EVENT_DETECTOR, DETECTED), (EVENT_VIT, CLASSIFIED)]
+NAMES = [name for name, _ in CASES]
 
 
 def results(base: dict[str, Any], model: str, seed: int | None = None, **changes: Any) -> dict[str, Any]:
@@ -68,7 +85,38 @@ def folder_of(names: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -
         cards.write_record(name, record)
 
 
-def publish(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models without weights count as published with the package."""
+def publish(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of `folder_of` count from now on as published with the package."""
+    records = [cards.read_record(name) for name in names]
     found = registry.entry
     monkeypatch.setattr(registry, "entry", lambda name: dataclasses.replace(found(name), weights="embedded"))
+    for record in records:
+        assert record is not None
+        record["weights"] |= {"source": "embedded", "sha256": "0" * 64, "size_bytes": 1 << 20, "dtype": "float16"}
+        cards.write_record(record["name"], record)
+
+
+def with_seeds(name: str, base: dict[str, Any], seeds: tuple[int, ...] = (0, 1, 2), **changes: Any) -> dict[str, Any]:
+    """The record of a name with results of some seeds; the main metric rises by a point with each."""
+    record = cards.read_record(name)
+    assert record is not None
+    main_metric = "top1" if base is CLASSIFIED else "map"
+    for seed in seeds:
+        value = base["results"][0][main_metric] + seed
+        record = card_facts.add_evaluation(record, results(base, name, seed, **{main_metric: value}, **changes))
+    return record
+
+
+def front_matter(text: str) -> dict[str, Any]:
+    """The metadata of a card."""
+    import yaml
+
+    found = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
+    assert found
+    return dict(yaml.safe_load(found[1]))
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """Tables as lists of rows of cells, an escaped bar being part of its cell."""
+    blocks = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
+    return [[re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()] for block in blocks]
