@@ -72,15 +72,15 @@ def results(base: dict[str, Any], model: str, seed: int | None = None, **changes
 
 
 def folder_of(names: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes `folder` that of the cards, with a record without numbers for each name."""
+    """Makes `folder` that of the cards, with a record without numbers or weights for each name."""
     base = cards.read_record("none-vit-t-imagenette")
     assert base is not None
+    _weights_are("none", monkeypatch)
     monkeypatch.setattr(cards, "card_folder", lambda name: folder / name)
     for name in names:
         entry = registry.entry(name)
         (folder / name).mkdir()
         record = {**copy.deepcopy(base), "name": name, "parameters": entry.parameters, "evaluation": [], "paper": []}
-        record["weights"]["source"] = entry.weights
         record["data"] |= {"name": "Toys", "hub_id": None, "revision": None, "eval_note": ""}
         cards.write_record(name, record)
 
@@ -88,12 +88,16 @@ def folder_of(names: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -
 def publish(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Models of `folder_of` count from now on as published with the package."""
     records = [cards.read_record(name) for name in names]
-    found = registry.entry
-    monkeypatch.setattr(registry, "entry", lambda name: dataclasses.replace(found(name), weights="embedded"))
+    _weights_are("embedded", monkeypatch)
     for record in records:
         assert record is not None
         record["weights"] |= {"source": "embedded", "sha256": "0" * 64, "size_bytes": 1 << 20, "dtype": "float16"}
         cards.write_record(record["name"], record)
+
+
+def _weights_are(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = registry.entry
+    monkeypatch.setattr(registry, "entry", lambda name: dataclasses.replace(found(name), weights=where))
 
 
 def with_seeds(name: str, base: dict[str, Any], seeds: tuple[int, ...] = (0, 1, 2), **changes: Any) -> dict[str, Any]:

@@ -172,10 +172,11 @@ def presets() -> Iterator[dict[str, Any]]:
             }
     for encoding in TRAINED:
         name = f"{encoding}-event-vit-n-nmnist1100"
-        yield {"name": name, "config": config(name, encoding=encoding, data=NMNIST_DATA, **digits)}
+        made = config(name, encoding=encoding, data=NMNIST_DATA, **digits)
+        yield {"name": name, "command": f"zoo train nmnist1100 --model {name} --data DIR", "config": made}
         name = f"{encoding}-event-det-n-nmnist-canvas"
         made = detector_config(name, encoding=encoding, data=CANVAS_DATA, pyramid_dim=48, **digits)
-        yield {"name": name, "config": made}
+        yield {"name": name, "command": f"zoo train nmnist-canvas --model {name} --data DIR", "config": made}
 
 
 def count_classifier(model: dict[str, Any]) -> int:
