@@ -155,6 +155,8 @@ def test_the_hub_library_reads_numbers_of_the_seed_of_the_weights(published, nam
     assert (first.dataset_name, first.dataset_type, first.dataset_split) == ("Toys", "toys", "test")
     assert "Seed 0 (these weights)" in zoo.card(name).text
     assert ("event-camera" in data.tags) == (pipeline is None)
+    record = (published / name / "record.yaml").read_text()
+    assert "&id" not in record and "&id" not in zoo.card(name).text  # Easier to read and to edit.
 
 
 def test_no_index_where_the_seed_of_the_weights_was_not_measured_or_there_are_none(published, monkeypatch):

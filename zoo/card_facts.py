@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 import shlex
@@ -88,7 +89,7 @@ def add_evaluation(record: Mapping[str, Any], results: Mapping[str, Any], note: 
     new = [
         {
             **{key: about[key] for key in ("dataset", "split", "images")},
-            **where,
+            **copy.deepcopy(where),  # YAML would refer from one number to the size of another.
             "metric": metric,
             "value": value,
             **({} if seed is None else {"runs": {seed: value}}),

@@ -176,7 +176,7 @@ def model_index(record: Mapping[str, Any], entry: Entry) -> list[dict[str, Any]]
                 "name": f"{heading(item['metric'])} at {size_text(item['size'])}",
                 "value": value,
                 "args": {
-                    "size": item["size"],
+                    "size": list(item["size"]) if isinstance(item["size"], list) else item["size"],
                     "dtype": item["dtype"],
                     "command": item["command"],
                     **({"device": item["device"], "seed": seed} if "runs" in item else {}),
