@@ -117,7 +117,7 @@ def presets() -> Iterator[dict[str, Any]]:
             other = "" if (encoding, size) == ("pape", "t") else f" --model {name} --set backbone={backbone}"
             yield {
                 "name": name,
-                "weights": "none",
+                "weights": "embedded" if (encoding, size) == ("pape", "n") else "none",
                 "command": f"zoo train bccd{other} --data DIR",
                 "config": config(
                     name,
