@@ -106,7 +106,14 @@ def test_pad_to_and_fixed_lengths():
     assert tokens.pad_to(7) is tokens and tokens.pad_to(2) is tokens
 
 
-@pytest.mark.parametrize(("kind", "window"), [("classifier", 100_000), ("classifier", None), ("detector", 100_000)])
+@pytest.mark.parametrize(
+    ("kind", "window"),
+    [
+        ("classifier", 100_000),
+        pytest.param("classifier", None, marks=pytest.mark.slow),
+        pytest.param("detector", 100_000, marks=pytest.mark.slow),  # Its gradients are among the fast tests, below.
+    ],
+)
 def test_compiled_whole(kind, window):
     model = MADE[kind](window_us=window, depth=1)
     run = model if kind == "classifier" else model.detect

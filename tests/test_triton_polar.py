@@ -20,6 +20,8 @@ pytest.importorskip("triton")
 DTYPES = [torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])]  # The interpreter knows little of bfloat16.
 # The interpreter is slow: small tiles, few tokens.
 TILES = {"forward": (16, 16), "queries": (16, 32), "keys": (32, 16)}
+# Tokens of tests that need edges and more than one tile, not many of them.
+SOME, MANY = (21, 25) if interpreted() else (37, 50)
 
 
 @pytest.mark.skipif(HERE, reason="this is the process that runs the kernels")
@@ -83,7 +85,7 @@ def compare(attention, x, coords, mask=None, bound=None):
     ("axes", "prefix", "options"), [(1, 0, {}), (2, 1, {}), (3, 1, {}), (2, 1, {"channels": 6}), (4, 2, {"base": 1e4})]
 )
 def test_agrees_with_float64(axes, prefix, options, dtype):
-    compare(layer(axes, dtype=dtype, **options), torch.randn(2, 37 + prefix, 32), places(axes, 37, prefix))
+    compare(layer(axes, dtype=dtype, **options), torch.randn(2, SOME + prefix, 32), places(axes, SOME, prefix))
 
 
 @kernel_test
@@ -200,8 +202,8 @@ def test_the_temperature_of_an_extension():
 @kernel_test
 def test_results_do_not_differ_between_runs():
     attention = layer()
-    x, cotangent = torch.randn(2, 50, 32, device=DEVICE).half(), torch.randn(2, 50, 32, device=DEVICE)
-    runs = [results(attention, x, places(2, 50, 0), None, "triton", cotangent) for _ in range(2)]
+    x, cotangent = torch.randn(2, MANY, 32, device=DEVICE).half(), torch.randn(2, MANY, 32, device=DEVICE)
+    runs = [results(attention, x, places(2, MANY, 0), None, "triton", cotangent) for _ in range(2)]
     for a, b in zip(*runs, strict=True):
         assert torch.equal(a, b)
 
