@@ -63,7 +63,7 @@ class EpochOrder:
 
     def __init__(self, count: int, batch_size: int, seed: int) -> None:
         if count < batch_size:
-            raise ConfigError(f"batch_size {batch_size} is more than the {count} training pictures")
+            raise ConfigError(f"batch_size {batch_size} is more than the {count} training samples")
         self.count, self.batch_size, self.seed = count, batch_size, seed
         self.steps_per_epoch = count // batch_size  # The remainder waits for another epoch's order.
         self.device, self.rank, self.local = torch.device("cpu"), 0, batch_size
