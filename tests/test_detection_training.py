@@ -152,7 +152,9 @@ def test_what_cannot_be_trained_is_refused(data: Path, tmp_path: Path) -> None:
         ImageDetection(recipe_from_dict(tiny_settings(data, tmp_path, dev_split="test")))
     task, model = started(data, tmp_path)
     with pytest.raises(ConfigError, match="pretrained .* backbone"):
-        ImageDetection(recipe_from_dict(tiny_settings(data, tmp_path, pretrained=True, backbone="pape-vit-t-imagenette")))
+        ImageDetection(
+            recipe_from_dict(tiny_settings(data, tmp_path, pretrained=True, backbone="pape-vit-t-imagenette"))
+        )
     model.data_config = model.data_config.replace(resize="shortest")
     with pytest.raises(ConfigError, match="squash or letterbox"):
         task.start(model, torch.device("cpu"), 0, 1)

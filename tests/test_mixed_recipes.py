@@ -52,3 +52,9 @@ def test_the_latency_and_the_bias_of_an_event_model(capsys):
     assert "image models" in line and "zoo bench events" in line
     line = said(["viz", "bias", "pape-event-det-n-gen1", "--untrained"], capsys)
     assert "image models" in line
+
+
+def test_a_recording_for_an_image_model(tmp_path, capsys):
+    (tmp_path / "clip.bin").write_bytes(bytes([1, 2, 128, 0, 9] * 20))
+    line = said(["predict", "pape-vit-n-imagenette", tmp_path / "clip.bin"], capsys)
+    assert "clip.bin: not a picture" in line

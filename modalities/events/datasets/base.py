@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from modalities.events.events import Events
 from zoo.errors import DataError
 
-__all__ = ["ClipSet", "EventSample", "SceneSet", "TimedBoxes", "as_recorded", "files_sha256"]
+__all__ = ["ClipSet", "EventSample", "SceneSet", "TimedBoxes", "as_recorded"]
 
 
 def _no_boxes() -> np.ndarray:
@@ -174,9 +173,3 @@ def as_recorded(events: Events, width: int, height: int, errors: str) -> Events:
             raise DataError(f"{events.name}: {int((~inside).sum())} events outside {width} x {height} pixels")
         events = events[inside]
     return replace(events, width=width, height=height).sorted()
-
-
-def files_sha256(root: Path, files: Iterable[Path]) -> str:
-    """Identifies files by name, size and time of change: hashing their contents would read a large data set twice."""
-    facts = [(str(f.relative_to(root)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-    return hashlib.sha256(repr(facts).encode()).hexdigest()
