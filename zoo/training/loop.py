@@ -234,7 +234,7 @@ class Trainer:
                 self.seconds = resumed_seconds + now - start
                 if log:
                     log.write({**record, "images_per_s": round(speed, 1), "seconds": round(self.seconds, 2)})
-                update(self.step, f"loss {self.last_loss:.4f}  {speed:,.0f} images/s")
+                update(self.step, f"loss {self.last_loss:.4f}  {speed:,.0f} samples/s")
             if epoch_ends and recipe.eval_every and (epoch % recipe.eval_every == 0 or self.step == self.total_steps):
                 metrics = self.task.evaluate(self.smoothed, recipe.precision)
                 if log and metrics:
