@@ -12,6 +12,7 @@ from event_models import classifier
 
 import zoo
 from zoo.cli.main import main
+from zoo.errors import require
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +64,14 @@ def test_predicting_on_a_recording(module, extra, tmp_path, monkeypatch, capsys)
     arguments = ["predict", f"local-dir:{tmp_path / 'model'}", tmp_path / "clip.npz", "--save", tmp_path / "out.mp4"]
     said_without(module, extra, [*arguments, "--quiet"], monkeypatch, capsys)
     assert not (tmp_path / "out.mp4").exists()
+
+
+def test_an_extra_that_is_installed_but_broken(tmp_path, monkeypatch):
+    (tmp_path / "broken_extra.py").write_text("raise ImportError('needs NumPy 2.3 or less')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        zoo.MissingDependencyError, match=r"cannot be imported \(needs NumPy 2\.3 or less\): pip install"
+    ):
+        require("broken_extra", extra="events")
+    with pytest.raises(zoo.MissingDependencyError, match="is not installed: pip install"):
+        require("absent_extra", extra="events")

@@ -154,7 +154,7 @@ def _print_table(report: dict[str, Any]) -> None:
     table = Table(title=title, title_justify="left")
     columns = _COLUMNS[report.get("task", "classification")]
     extended = any("extend" in row for row in report["results"])
-    for heading in ("size (px)", *(text for _, text in columns), "samples/s", *(["extension"] if extended else [])):
+    for heading in ("size (px)", *(text for _, text in columns), "per s", *(["extension"] if extended else [])):
         table.add_column(heading, justify="right")
     for row in report["results"]:
         size = row["size"] if isinstance(row["size"], int) else " x ".join(map(str, row["size"]))
