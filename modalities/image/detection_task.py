@@ -16,7 +16,7 @@ from zoo.detection.head import RawMaps
 from zoo.detection.loss import DetectionLoss
 from zoo.detection.metrics import measured, require_metrics
 from zoo.detection.targets import Targets
-from zoo.errors import ConfigError, DataError
+from zoo.errors import ConfigError, DataError, WeightsError
 from zoo.evaluate_detection import align_classes, evaluate_detector
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
@@ -108,7 +108,13 @@ class ImageDetection:
         if self.options.backbone is not None:
             import zoo
 
-            model.load_backbone(zoo.load(self.options.backbone))
+            try:
+                model.load_backbone(zoo.load(self.options.backbone))
+            except WeightsError as error:
+                raise WeightsError(
+                    f"backbone {self.options.backbone} for {self.recipe.model}: set backbone to a model of its size and "
+                    f"encoding, or to null ({error})"
+                ) from error
         self.rank = rank
         if len(self.dev_rows) and self.recipe.eval_every:  # What the evaluation needs is better missed now.
             require_metrics()
