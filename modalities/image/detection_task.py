@@ -112,8 +112,8 @@ class ImageDetection:
                 model.load_backbone(zoo.load(self.options.backbone))
             except WeightsError as error:
                 raise WeightsError(
-                    f"backbone {self.options.backbone} for {self.recipe.model}: set backbone to a model of its size and "
-                    f"encoding, or to null ({error})"
+                    f"backbone {self.options.backbone} for {self.recipe.model}: set backbone to a model of its size "
+                    f"and encoding, or to null ({error})"
                 ) from error
         self.rank = rank
         if len(self.dev_rows) and self.recipe.eval_every:  # What the evaluation needs is better missed now.
