@@ -50,7 +50,11 @@ def front_matter(text):
 
 
 def test_records_are_of_registered_names_and_published_ones_have_one():
-    assert set(zoo.list_models(weights="embedded")) <= set(RECORDED) <= set(zoo.list_models("*-imagenette"))
+    assert set(zoo.list_models(weights="embedded")) <= set(RECORDED)
+    trained_here = {
+        name for data in ("imagenette", "bccd", "nmnist1100", "canvas") for name in zoo.list_models(f"*-{data}")
+    }
+    assert set(RECORDED) <= trained_here
 
 
 def test_records_have_the_numbers_of_the_comparison():
@@ -89,7 +93,8 @@ def test_every_name_has_a_card(name):
     front = front_matter(made.text)
     assert front["library_name"] == "pape-zoo"
     pipelines = {"classification": "image-classification", "detection": "object-detection"}
-    assert front["pipeline_tag"] == pipelines[registry.entry(name).task]
+    entry = registry.entry(name)  # The Hub has no pipeline that takes recordings of event cameras.
+    assert front.get("pipeline_tag") == (pipelines[entry.task] if entry.modality == "image" else None)
     assert made.text.count("```") % 2 == 0
     assert str(made) == made.text
     if registry.entry(name).weights == "none":
@@ -271,7 +276,8 @@ def test_results_of_a_folder_count_for_the_name_in_it(cards_folder, tmp_path):
     zoo.save(made, tmp_path / "run")
     results = {**RESULTS, "name": f"local-dir:{tmp_path / 'run'}", "results": [{"size": [112, 112], "top1": 70}]}
     record = card_facts.add_evaluation(cards.read_record("pape-vit-t-imagenette"), results)
-    assert record["comparison"] == [{"name": "none-vit-t-imagenette", "sizes": {112: 70.0}}]
+    ((row,),) = [item["evaluation"] for item in record["comparison"] if item["name"] == "none-vit-t-imagenette"]
+    assert (row["size"], row["metric"], row["value"], row["device"]) == (112, "top1", 70.0, "cpu")
 
 
 @pytest.mark.parametrize(

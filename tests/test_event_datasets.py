@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from modalities.events.datasets import open_dataset
+from modalities.events.datasets.base import files_sha256
 from modalities.events.datasets.dat import DatWindows
 from modalities.events.datasets.dvsgesture import DvsGesture
 from modalities.events.datasets.find import open_clips, open_scenes
@@ -54,7 +56,29 @@ def test_nmnist_archive_equals_its_folder_and_is_unpacked_once(tmp_path: Path) -
     before = [p.stat().st_mtime_ns for p in sorted(data.path.rglob("*.bin"))]
     again = NMNIST(archive, "test")
     assert again.sha256 == data.sha256 and again.path == data.path
+    assert NMNIST(folder, "test").sha256 == data.sha256 != NMNIST(folder, "train").sha256  # Copies are the same data.
     assert before == [p.stat().st_mtime_ns for p in sorted(data.path.rglob("*.bin"))]
+
+
+def test_files_are_identified_by_what_is_in_them(tmp_path: Path) -> None:
+    """Not by when they were written: a record of results is of data that others have a copy of."""
+    files = [tmp_path / "a.dat", tmp_path / "b.dat"]
+    content = bytes(range(256)) * 1200  # Longer than both ends together.
+    for file in files:
+        file.write_bytes(content)
+    first = files_sha256(tmp_path, files)
+    os.utime(files[0], (1, 1))
+    assert files_sha256(tmp_path, files) == first != files_sha256(tmp_path, files[:1])
+    for position in (0, len(content) - 1):
+        changed = bytearray(content)
+        changed[position] ^= 1
+        files[1].write_bytes(changed)
+        assert files_sha256(tmp_path, files) != first
+    files[1].write_bytes(content)
+    assert files_sha256(tmp_path, files) == first
+    files[1].unlink()
+    with pytest.raises(DataError, match="cannot read .*b.dat"):
+        files_sha256(tmp_path, files)
 
 
 def test_hostile_archive_writes_nothing_outside(tmp_path: Path) -> None:

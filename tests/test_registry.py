@@ -42,11 +42,12 @@ def test_filters():
     ]
     ours += [f"pape-ri-vit-det-{s}-bccd" for s in "nt"]
     assert zoo.list_models(encoding="pape-ri") == sorted(ours)
-    embedded = ["pape-vit-n-imagenette", "pape-vit-t-imagenette"]
+    embedded = ["pape-event-det-n-nmnist-canvas", "pape-event-vit-n-nmnist1100", "pape-vit-det-n-bccd"]
+    embedded += ["pape-vit-n-imagenette", "pape-vit-t-imagenette"]
     assert zoo.list_models(weights="embedded") == embedded
     released = ["pape-event-det-b-gen1", "pape-event-vit-b-dvsgesture", "pape-vit-b-in1k", "pape-vit-det-b-coco"]
     assert zoo.list_models(weights="release") == released
-    assert zoo.list_models(weights="any") == [*released, *embedded]
+    assert zoo.list_models(weights="any") == sorted([*released, *embedded])
     assert zoo.list_models(weights="hub") == zoo.list_models("nothing*") == zoo.list_models(modality="sound") == []
     events = zoo.list_models(modality="events")
     assert events == zoo.list_models("*-event-*") and zoo.list_models(modality="image") == sorted({*NAMES} - {*events})

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 import shlex
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zoo.card_metrics import MAIN_METRICS, item_key, measured_metrics
 from zoo.errors import ConfigError
 
-__all__ = ["add_evaluation", "add_sweep", "add_training", "add_weights", "portable_command"]
+__all__ = [
+    "add_evaluation",
+    "add_sweep",
+    "add_training",
+    "add_weights",
+    "over_seeds",
+    "portable_command",
+    "training_seed",
+]
 
 # Settings of a run that say nothing about the weights it gives, or are stated apart.
 NOT_RECIPE = (
@@ -22,6 +34,7 @@ NOT_RECIPE = (
     "eval_every",
     "log_every",
     "max_minutes",
+    "memory_gib",
     "model",
     "model_options",
     "output",
@@ -29,63 +42,156 @@ NOT_RECIPE = (
     "seed",
     "task",
     "weights_dtype",
+    "workers",
 )
 FOLDER_PREFIX = "local-dir:"
 
 
-def add_evaluation(record: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
+def add_evaluation(record: Mapping[str, Any], results: Mapping[str, Any], note: str | None = None) -> dict[str, Any]:
     """Folds a results file of `zoo eval --out` into a record.
 
-    Results of the record's own model replace those of the same data set, split and size; results of another model
-    become its row in the comparison.
+    Results of the record's own model become its evaluation; those of another model, or of the model with a `note`,
+    become a row of the comparison. Results that state the `seed` of their training run are gathered with those of
+    other seeds: a number is then the mean, with the standard deviation. Other results replace those of the same data
+    set, split and size.
 
     Args:
         record: As `zoo.cards.read_record` gives it; not changed.
-        results: `{"name", "dataset", "split", "images", "command", "device", "dtype", "results": [{"size", "top1"}]}`.
-            A name of the form `local-dir:FOLDER` stands for the name in that folder's configuration.
+        results: `{"name", "dataset", "split", "images", "command", "device", "dtype", "results": [{"size", ...}]}`,
+            with metrics in percent, and optionally `"task"` (without it classification), `"model"` (the name in the
+            configuration) and `"seed"`. Without `"model"`, a name of the form `local-dir:FOLDER` stands for the name in
+            that folder's configuration.
+        note: What sets this run apart from the record's own training, for example `"from scratch"`.
 
     Returns:
         The new record.
 
     Raises:
-        ConfigError: If the results lack something or are of another kind.
+        ConfigError: If the results lack something or are of another kind, or seeds were measured under different
+            conditions.
     """
+    from zoo import registry
+
     common = ("dataset", "split", "images", "command", "device", "dtype")
     rows = results.get("results")
     missing = [key for key in ("name", *common) if key not in results]
     if missing or not isinstance(rows, list) or not rows:
         raise ConfigError(f"not a results file of `zoo eval --out`: lacks {', '.join(missing) or 'results'}")
-    values = dict(sorted(_square_top1(row) for row in rows))
-    name = _model_name(str(results["name"]))
-    if name != record["name"]:
-        others = [item for item in record["comparison"] if item["name"] != name]
-        return {**record, "comparison": [*others, {"name": name, "sizes": values}]}
-    about = {key: results[key] for key in common} | {"command": portable_command(str(results["command"]))}
+    images, seed, task = results["images"], results.get("seed"), results.get("task", "classification")
+    if type(images) is not int or images < 1 or (seed is not None and type(seed) is not int):
+        raise ConfigError(f"results file: images and seed are whole numbers, got {images!r:.40} and {seed!r:.40}")
+    entry = registry.entry(record["name"])
+    if task != entry.task:
+        raise ConfigError(f"results file: of a model for {task!r:.40}, but {entry.name} is for {entry.task}")
+    name = _model_name(results)
+    about: dict[str, Any] = {key: str(results[key]) for key in common} | {"images": images}
+    about["command"] = portable_command(str(results["command"]))
     new = [
-        {**{key: about[key] for key in ("dataset", "split", "images")}, "size": size, "metric": "top1", "value": value}
-        | {key: about[key] for key in ("command", "device", "dtype")}
-        for size, value in values.items()
+        {
+            **{key: about[key] for key in ("dataset", "split", "images")},
+            **copy.deepcopy(where),  # YAML would refer from one number to the size of another.
+            "metric": metric,
+            "value": value,
+            **({} if seed is None else {"runs": {seed: value}}),
+            **{key: about[key] for key in ("command", "device", "dtype")},
+        }
+        for where, values in map(functools.partial(_measured_row, task, entry.modality == "image"), rows)
+        for metric, value in values.items()
     ]
-    keys = {(item["dataset"], item["split"], item["size"]) for item in new}
-    kept = [item for item in record["evaluation"] if (item["dataset"], item["split"], item["size"]) not in keys]
-    return {**record, "evaluation": [*kept, *new]}
+    new.sort(key=lambda item: item["size"] if isinstance(item["size"], list) else [item["size"]])
+    if name == record["name"] and not note:
+        published = record["training"]["seed"] if results["name"] == name else None
+        return {**record, "evaluation": _gathered(record["evaluation"], new, published)}
+    row = {"name": name, **({"note": note} if note else {})}
+    new = [item for item in new if item["metric"] in MAIN_METRICS[task]]
+    comparison = list(record["comparison"])
+    for place, item in enumerate(comparison):
+        if (item["name"], item.get("note")) == (name, note or None) and "evaluation" in item:
+            comparison[place] = {**row, "evaluation": _gathered(item["evaluation"], new, None)}
+            return {**record, "comparison": comparison}
+    return {**record, "comparison": [*comparison, {**row, "evaluation": new}]}
 
 
-def _square_top1(row: Any) -> tuple[int, float]:
-    size, top1 = (row.get("size"), row.get("top1")) if isinstance(row, dict) else (None, None)
-    if isinstance(size, list) and len(size) == 2 and size[0] == size[1]:
-        size = size[0]
-    if type(size) is not int or not isinstance(top1, (int, float)) or not 0 <= top1 <= 100:
-        raise ConfigError(f"results file: expected square sizes with a top1 in percent, got {row!r:.80}")
-    return size, round(float(top1), 2)
+def _measured_row(task: str, pictures: bool, row: Any) -> tuple[dict[str, Any], dict[str, float]]:
+    """Where a row of results was measured, and the metrics."""
+    size = row.get("size") if isinstance(row, dict) else None
+    if isinstance(size, (list, tuple)) and len(size) == 2:
+        size = size[0] if size[0] == size[1] else list(size)
+    sides = size if isinstance(size, list) else [size]
+    wanted = "square sizes" if pictures and task == "classification" else "sizes"
+    good = all(type(side) is int and side > 0 for side in sides) and (len(sides) == 1 or wanted == "sizes")
+    values = measured_metrics(task, row) if good else {}
+    main = next(iter(MAIN_METRICS[task]))
+    if main not in values or not all(type(v) in (int, float) and 0 <= v <= 100 for v in values.values()):
+        raise ConfigError(f"results file: expected {wanted} with a {main} in percent, got {row!r:.80}")
+    where = {"size": size, **({"extend": str(row["extend"])} if "extend" in row else {})}
+    return where, {metric: round(float(value), 2) for metric, value in values.items()}
 
 
-def _model_name(name: str) -> str:
-    if not name.startswith(FOLDER_PREFIX):
-        return name
+def _gathered(
+    items: Sequence[Mapping[str, Any]], new: Sequence[dict[str, Any]], published: int | None
+) -> list[dict[str, Any]]:
+    """Measured numbers of a record with new ones.
+
+    Args:
+        items: Those there are.
+        new: Replace those of the same key, or add a seed to their runs.
+        published: Seed that new numbers without one have, where those there are have seeds; `None` if not known.
+    """
+    gathered = {item_key(item): dict(item) for item in items}
+    for item in new:
+        old = gathered.get(item_key(item), {})
+        runs = dict(old.get("runs", {}))
+        if "runs" not in item and runs and published is not None:
+            item = {**item, "runs": {published: item["value"]}}
+        if "runs" not in item or not runs or set(runs) == set(item["runs"]):
+            gathered[item_key(item)] = item
+            continue
+        for key in ("images", "device", "dtype"):
+            if old[key] != item[key]:
+                raise ConfigError(
+                    f"results file: {key} {item[key]!r:.60}, but the other seeds were measured with {old[key]!r:.60}: "
+                    "measure all in the same way, or remove the old ones from record.yaml"
+                )
+        gathered[item_key(item)] = {**item, **over_seeds(dict(sorted((runs | item["runs"]).items())))}
+    return list(gathered.values())
+
+
+def over_seeds(runs: Mapping[int, float]) -> dict[str, Any]:
+    """The fields of a measured number that follow from the values of its training runs, by seed."""
+    values = list(runs.values())
+    return {
+        "value": round(statistics.fmean(values), 2),
+        **({"std": round(statistics.stdev(values), 2), "seeds": len(values)} if len(values) > 1 else {}),
+        "runs": dict(runs),
+    }
+
+
+def _model_name(results: Mapping[str, Any]) -> str:
+    name = str(results["name"])
+    if "model" in results or not name.startswith(FOLDER_PREFIX):
+        return str(results.get("model", name))
     from zoo.config_file import read_config
 
     return str(read_config(Path(name.removeprefix(FOLDER_PREFIX)) / "config.json")["name"])
+
+
+def training_seed(name: str) -> int | None:
+    """Seed of the training run that left the weights in a folder, `None` if that is not known.
+
+    Args:
+        name: Of a model, as for `zoo.load`; folders of training runs, `local-dir:FOLDER`, hold a record of it.
+
+    Raises:
+        ConfigError: If the record is not a JSON object.
+    """
+    from zoo.config_file import read_json
+
+    path = Path(name.removeprefix(FOLDER_PREFIX)) / "train_record.json"
+    if not name.startswith(FOLDER_PREFIX) or not path.is_file():
+        return None
+    seed = read_json(path).get("seed")
+    return seed if type(seed) is int else None
 
 
 def add_sweep(record: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,6 +300,8 @@ def portable_command(command: str) -> str:
     """A command with the folders of the machine that ran it replaced by what they stand for."""
     try:
         words = shlex.split(command)
+        if any(not character.isprintable() for character in command):
+            raise ValueError(command)
     except ValueError:
         raise ConfigError(f"not a command line: {command!r:.80}") from None
     places = {"--data": "DIR", "--out": "OUT"}

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from zoo.card_tables import literal, metric_comparison, metric_results, model_index, table
+from zoo.card_usage import usage
 from zoo.registry import Entry, architecture
 
-__all__ = ["render_config", "render_entry", "render_record"]
+__all__ = ["compared_name", "compared_sizes", "render_config", "render_entry", "render_record"]
 
-PIPELINES = {"classification": "image-classification", "detection": "object-detection"}
+# Of the Hub, which has no pipeline that takes recordings of event cameras.
+PIPELINES = {
+    ("image", "classification"): "image-classification",
+    ("image", "detection"): "object-detection",
+}
+# Licences with a page on the Hub; others go there by name and link.
+HUB_LICENSES = ("apache-2.0", "cc-by-4.0", "cc-by-sa-4.0", "mit")
 NAMES = {
     "pape": "PaPE",
     "pape-ri": "PaPE-RI",
@@ -38,21 +46,22 @@ def render_record(record: Mapping[str, Any], entry: Entry) -> str:
     """The whole card of a name that has a record."""
     name = entry.name
     published = entry.weights in ("embedded", "hub")
+    terms = record["license"]
+    other = {"license": "other", "license_name": terms["weights"], "license_link": terms.get("link")}
     front = {
-        "license": "other",
-        "license_name": record["license"]["weights"],
-        "license_link": record["license"].get("link"),
+        **({"license": terms["weights"]} if terms["weights"] in HUB_LICENSES else other),
         **_front(entry.config),
         "datasets": [record["data"]["hub_id"]] if record["data"].get("hub_id") else None,
-        "model-index": _model_index(record, entry) if published and record["evaluation"] else None,
+        "model-index": model_index(record, entry) if published else None,
     }
     note = "<!-- Generated from record.yaml by `zoo card NAME --write`: edit the record, not this file. -->"
     sections = [
         f"# {name}",
+        "\n".join(f"> {line}" for line in record.get("notice", "").strip().splitlines()),
         record["summary"].strip(),
         _facts(entry.config, _weights_line(record, entry)),
         "## Use" if published else "## Train and use",
-        _usage(entry, record),
+        usage(entry, record),
         "## Results",
         _results(record, entry),
         *_comparison(record, entry),
@@ -111,7 +120,7 @@ def render_config(config: Mapping[str, Any]) -> str:
     labels = config.get("labels")
     classes = "Classes have no names."
     if labels:
-        classes = f"Classes: {', '.join(labels[:50])}{', ...' if len(labels) > 50 else ''}."
+        classes = f"Classes: {', '.join(map(literal, labels[:50]))}{', ...' if len(labels) > 50 else ''}."
     sections = [
         f"# {config['name']}",
         _summary(config),
@@ -138,43 +147,12 @@ def _page(front: Mapping[str, Any], sections: Iterable[str]) -> str:
 
 
 def _front(config: Mapping[str, Any]) -> dict[str, Any]:
-    encoding = config["model"]["encoding"]
+    tags = ["pape-zoo", "vision-transformer", "position-encoding", config["model"]["encoding"]]
     return {
         "library_name": "pape-zoo",
-        "pipeline_tag": PIPELINES.get(config["task"]),
-        "tags": ["pape-zoo", "vision-transformer", "position-encoding", encoding],
+        "pipeline_tag": PIPELINES.get((config["modality"], config["task"])),
+        "tags": [*tags, *(["event-camera", config["task"]] if config["modality"] == "events" else [])],
     }
-
-
-def _model_index(record: Mapping[str, Any], entry: Entry) -> list[dict[str, Any]]:
-    """Measured results in the form the Hub reads; they are our own measurements."""
-    data = record["data"]
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for item in record["evaluation"]:
-        groups.setdefault((item["dataset"], item["split"]), []).append(item)
-    results = []
-    for (dataset, split), items in groups.items():
-        about = {"name": data["name"], "type": data.get("hub_id", dataset), "split": split}
-        about["revision"] = data.get("revision")
-        metrics = [
-            {
-                "type": "accuracy",
-                "name": f"top-1 at {item['size']} px",
-                "value": item["value"],
-                "args": {"size": item["size"], "dtype": item["dtype"], "command": item["command"]},
-                "verified": False,
-            }
-            for item in sorted(items, key=lambda item: item["size"])
-        ]
-        results.append(
-            {
-                "task": {"type": PIPELINES[entry.task], "name": "Image Classification"},
-                "dataset": {key: value for key, value in about.items() if value},
-                "metrics": metrics,
-                "source": {"name": "self-reported", "url": "#results"},
-            }
-        )
-    return [{"name": entry.name, "results": results}]
 
 
 def _summary(config: Mapping[str, Any]) -> str:
@@ -201,9 +179,10 @@ def _facts(config: Mapping[str, Any], weights: str) -> str:
     ]
     if data:
         size = " x ".join(map(str, architecture(config).data_config(data).input_size[1:]))
-        sized = f"{size} px, patch {model['patch_size']}; other sizes work"
-        rows.append(("Input", f"events of a sensor of {sized}" if config["modality"] == "events" else sized))
-    return _table(("", ""), [*rows, ("Weights", weights)])
+        sized = f"{size} px, patch {model['patch_size']}"
+        events = config["modality"] == "events"
+        rows.append(("Input", f"events of a sensor of {sized}" if events else f"{sized}; other sizes work"))
+    return table(("", ""), [*rows, ("Weights", weights)])
 
 
 def _weights_line(record: Mapping[str, Any], entry: Entry) -> str:
@@ -216,26 +195,12 @@ def _weights_line(record: Mapping[str, Any], entry: Entry) -> str:
     return f"{place}, {weights['dtype']}, {weights['size_bytes'] / 2**20:.1f} MiB, sha256 `{weights['sha256'][:16]}...`"
 
 
-def _usage(entry: Entry, record: Mapping[str, Any]) -> str:
-    if entry.weights == "none":
-        return (
-            "No weights are published under this name: the record and the command that makes them are.\n\n"
-            f"```bash\n{record['weights']['command']}\n```\n\n"
-            f'```python\nimport zoo\n\nmodel = zoo.load("{entry.name}", pretrained=False)   # architecture alone\n```'
-        )
-    source = _source(entry.config)
-    return (
-        f"```bash\nzoo predict {entry.name} {source}\n```\n\n"
-        "```python\nimport zoo\n\n"
-        f'predict = zoo.predictor("{entry.name}")\nprint(predict("{source}"))\n\n'
-        f'model = zoo.load("{entry.name}", num_classes=7)   # to fine-tune: same body, new head\n```'
-    )
-
-
 def _results(record: Mapping[str, Any], entry: Entry) -> str:
-    items = sorted(record["evaluation"], key=lambda item: item["size"])
-    if not items:
+    if not record["evaluation"]:
         return "Not measured yet."
+    if not _by_size(entry):
+        return metric_results(record, entry, entry.weights in ("embedded", "hub"))
+    items = sorted(record["evaluation"], key=lambda item: item["size"])
     patch = entry.config["model"]["patch_size"]
     trained = architecture(entry.config).data_config(entry.config["data"]).input_size[1]
     methods = list(dict.fromkeys(item.get("extend", "") for item in items))
@@ -256,11 +221,16 @@ def _results(record: Mapping[str, Any], entry: Entry) -> str:
     parts = [
         f"Top-1 accuracy in percent on the {first['split']} split of {record['data']['name']} "
         f"({first['images']:,} pictures), measured by us, in {first['dtype']} on {first['device']}{several}:",
-        _table(("Size (px)", "Tokens", *(f"Top-1{f' with {m}' if m else ''}" for m in methods)), rows),
+        table(("Size (px)", "Tokens", *(f"Top-1{f' with {m}' if m else ''}" for m in methods)), rows),
         record["data"].get("eval_note", ""),
         "\n".join(f"`{command}`" for command in dict.fromkeys(item["command"] for item in items)),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _by_size(entry: Entry) -> bool:
+    """Whether the card shows one metric by size (classifiers of pictures), instead of all metrics at the one size."""
+    return (entry.modality, entry.task) == ("image", "classification")
 
 
 def _spread(item: Mapping[str, Any]) -> str:
@@ -271,25 +241,35 @@ def _spread(item: Mapping[str, Any]) -> str:
 def _comparison(record: Mapping[str, Any], entry: Entry) -> list[str]:
     if not record["comparison"]:
         return []
+    if not _by_size(entry):
+        return ["## Comparison", metric_comparison(record, entry)]
     own = {item["size"]: item["value"] for item in record["evaluation"] if "extend" not in item}
     epochs = (
         {"note": f"{record['training']['epochs']} epochs"} if any(r.get("note") for r in record["comparison"]) else {}
     )
     rows = [(compared_name({"name": entry.name, **epochs}), own)]
-    rows += [(compared_name(item), item["sizes"]) for item in record["comparison"]]
+    rows += [(compared_name(item), compared_sizes(item)) for item in record["comparison"]]
     sizes = sorted({size for _, values in rows for size in values})
     cells = [(name, *(f"{values[size]:.1f}" if size in values else "" for size in sizes)) for name, values in rows]
     same = "Same recipe, seed and data, one run each; only the position encoding differs."
     return [
         "## Comparison",
         f"{record.get('comparison_note', same)} Top-1 in percent by size in px:",
-        _table(("Model", *map(str, sizes)), cells),
+        table(("Model", *map(str, sizes)), cells),
     ]
 
 
 def compared_name(item: Mapping[str, Any]) -> str:
     """Name of a row of a record's comparison, with its `note` (what sets the run apart) where it has one."""
     return f"{item['name']} ({item['note']})" if item.get("note") else str(item["name"])
+
+
+def compared_sizes(item: Mapping[str, Any]) -> dict[int, float]:
+    """Top-1 by size of a row of a record's comparison; empty for models with other metrics."""
+    if "sizes" in item:
+        return dict(item["sizes"])
+    numbers = [row for row in item["evaluation"] if row["metric"] == "top1" and "extend" not in row]
+    return {row["size"]: row["value"] for row in numbers}
 
 
 def _data(record: Mapping[str, Any]) -> str:
@@ -318,7 +298,7 @@ def _training(record: Mapping[str, Any]) -> str:
     }
     rows = [(key, str(value)) for key, value in {**facts, **run["recipe"]}.items() if value is not None]
     carbon = "Energy and carbon were not metered; hardware and duration above bound them." if duration else ""
-    parts = (f"```bash\n{run['command']}\n```", _table(("", ""), rows), run.get("selection"), carbon)
+    parts = (f"```bash\n{run['command']}\n```", table(("", ""), rows), run.get("selection"), carbon)
     return "\n\n".join(part for part in parts if part)
 
 
@@ -327,9 +307,3 @@ def _paper(record: Mapping[str, Any]) -> list[str]:
         return []
     lines = "\n".join(f"- {item['claim']} ({item['source']})" for item in record["paper"])
     return ["## Reported elsewhere, not measured here", lines]
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'|'.join(' --- ' for _ in head)}|"]
-    lines += [f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
-    return "\n".join(lines)

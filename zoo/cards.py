@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import registry
+from zoo.card_facts import over_seeds
 from zoo.card_text import render_config, render_entry, render_record
 from zoo.errors import ConfigError
 from zoo.files import write_whole
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 MAX_RECORD_BYTES = 1 << 20
+# What every measured number says of itself.
+NUMBER = ("dataset", "split", "images", "size", "metric", "value", "command", "device", "dtype")
 # Part of a record -> what it must hold, and the keys of those that are mappings.
 RECORD: dict[str, tuple[type, tuple[str, ...]]] = {
     "name": (str, ()),
@@ -43,15 +46,16 @@ RECORD: dict[str, tuple[type, tuple[str, ...]]] = {
         dict,
         ("command", "recipe", "epochs", "seed", "device", "duration_s", "final_train_loss", "date"),
     ),
-    "evaluation": (list, ("dataset", "split", "images", "size", "metric", "value", "command", "device", "dtype")),
-    "comparison": (list, ("name", "sizes")),
+    "evaluation": (list, NUMBER),
+    "comparison": (list, ("name",)),
     "comparison_note": (str, ()),
+    "notice": (str, ()),
     "paper": (list, ("claim", "source")),
     "intended_use": (str, ()),
     "limits": (list, ()),
     "citation": (str, ()),
 }
-OPTIONAL = ("comparison_note",)
+OPTIONAL = ("comparison_note", "notice")
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,18 @@ def check_record(record: Any, name: str, where: str = "record.yaml") -> dict[str
             missing = [key for key in keys if not isinstance(item, dict) or key not in item]
             if missing:
                 raise ConfigError(f"{where}: {part} lacks {', '.join(missing)}")
+    for item in record["evaluation"]:
+        _check_measured(item, where)
+    for item in record["comparison"]:
+        if ("sizes" in item) == ("evaluation" in item):
+            raise ConfigError(f"{where}: {item['name']!r:.60} of comparison needs either sizes or evaluation")
+        measured = item.get("evaluation", [])
+        if not isinstance(measured, list) or not all(
+            isinstance(number, dict) and number.keys() >= set(NUMBER) for number in measured
+        ):
+            raise ConfigError(f"{where}: {item['name']!r:.60} of comparison: every number needs {', '.join(NUMBER)}")
+        for number in measured:
+            _check_measured(number, where)
     entry = registry.entry(name)
     stated = {"name": (record["name"], name), "parameters": (record["parameters"], entry.parameters)}
     stated["weights.source"] = (record["weights"]["source"], entry.weights)
@@ -143,6 +159,28 @@ def check_record(record: Any, name: str, where: str = "record.yaml") -> dict[str
         if found != expected:
             raise ConfigError(f"{where}: {key} is {found!r}, but the registry has {expected!r}")
     return record
+
+
+def _check_measured(item: Mapping[str, Any], where: str) -> None:
+    """Refuses a number that does not say of what it is, or is not the mean of its runs."""
+    named = f"{where}: {item['metric']!r:.60} on {item['dataset']!r:.60}"
+    for key in ("dataset", "split", "metric", "command", "device", "dtype"):
+        if not isinstance(item[key], str) or not item[key].strip():
+            raise ConfigError(f"{named}: {key} must be a text, got {item[key]!r:.60}")
+    sides = item["size"] if isinstance(item["size"], list) else [item["size"]]
+    if not all(type(number) is int and number > 0 for number in (*sides, item["images"])) or len(sides) not in (1, 2):
+        raise ConfigError(f"{named}: size and images must be positive whole numbers")
+    runs = item.get("runs", {})
+    if not isinstance(runs, dict) or not all(
+        type(seed) is int and type(value) in (int, float) for seed, value in runs.items()
+    ):
+        raise ConfigError(f"{named}: runs must be a mapping of seed to value, got {runs!r:.60}")
+    if type(item["value"]) not in (int, float):
+        raise ConfigError(f"{named}: value must be a number, got {item['value']!r:.60}")
+    for key, expected in (over_seeds(runs) if runs else {}).items():
+        found = item.get(key)
+        if found != expected:
+            raise ConfigError(f"{named}: {key} is {found!r:.60}, but the runs give {expected!r:.60}")
 
 
 def write_record(name: str, record: dict[str, Any]) -> None:

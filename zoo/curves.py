@@ -103,21 +103,22 @@ def _from_record(name: str) -> Iterator[tuple[str, Any, Any]]:
     import yaml
 
     import hub_cards
-    from zoo.card_text import compared_name
+    from zoo.card_text import compared_name, compared_sizes
 
     path = Path(hub_cards.__path__[0]) / name / "record.yaml"
     if Path(name).name != name or not path.is_file():
         raise UnknownModelError(f"{name!r} is neither a result file nor a model with a record")
     record = yaml.safe_load(path.read_text(encoding="utf-8"))
     rows = record.get("evaluation") or []
+    # A detector's numbers are of other metrics: it has no curve.
     measured = [row for row in rows if row.get("metric", "top1") == "top1" and "extend" not in row]
-    compared = record.get("comparison") or []
+    compared = [row for row in record.get("comparison") or [] if compared_sizes(row)]
     if not measured and not compared:
         raise DataError(f"{name}: its record holds no measured top-1 accuracy")
     for row in measured:
         yield name, row.get("size"), row.get("value")
     for other in compared:
-        for size, top1 in other["sizes"].items():
+        for size, top1 in compared_sizes(other).items():
             yield compared_name(other), size, top1
 
 
@@ -144,7 +145,8 @@ def common_trained_size(models: Iterable[Curve]) -> int | None:
     sizes: set[int | None] = set()
     for curve in models:
         try:
-            sizes.update(registry.entry(curve.name.split(" (")[0]).config["data"]["input_size"][1:])
+            config = registry.entry(curve.name.split(" (")[0]).config
+            sizes.update(registry.architecture(config).data_config(config["data"]).input_size[1:])
         except UnknownModelError:
             sizes.add(None)
     return sizes.pop() if len(sizes) == 1 else None

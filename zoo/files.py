@@ -1,14 +1,12 @@
-"""Writing a file all or nothing, telling files apart, and where files of our own are kept."""
+"""Writing a file all or nothing, and where files of our own are kept."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import uuid
-from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["cache_folder", "files_sha256", "partial_of", "write_whole"]
+__all__ = ["cache_folder", "partial_of", "write_whole"]
 
 
 def cache_folder(kind: str) -> Path:
@@ -18,17 +16,6 @@ def cache_folder(kind: str) -> Path:
         kind: Its name in `$ZOO_CACHE` or `~/.cache/pape-zoo`.
     """
     return Path(os.environ.get("ZOO_CACHE") or Path.home() / ".cache" / "pape-zoo") / kind
-
-
-def files_sha256(root: Path, files: Iterable[Path]) -> str:
-    """A fingerprint of files by name, size and time of change: hashing the contents would read a large set twice.
-
-    Args:
-        root: What the names are relative to.
-        files: In the order that counts.
-    """
-    facts = [(os.path.relpath(f, root), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def partial_of(path: Path) -> Path:

@@ -171,11 +171,15 @@ def presets() -> Iterator[dict[str, Any]]:
                 "config": detector_config(name, encoding=encoding, size=size, **gen1),
             }
     for encoding in TRAINED:
+        weights = "embedded" if encoding == "pape" else "none"
         name = f"{encoding}-event-vit-n-nmnist1100"
-        yield {"name": name, "config": config(name, encoding=encoding, data=NMNIST_DATA, **digits)}
+        made = config(name, encoding=encoding, data=NMNIST_DATA, **digits)
+        command = f"zoo train nmnist1100 --model {name} --data DIR"
+        yield {"name": name, "weights": weights, "command": command, "config": made}
         name = f"{encoding}-event-det-n-nmnist-canvas"
         made = detector_config(name, encoding=encoding, data=CANVAS_DATA, pyramid_dim=48, **digits)
-        yield {"name": name, "config": made}
+        command = f"zoo train nmnist-canvas --model {name} --data DIR"
+        yield {"name": name, "weights": weights, "command": command, "config": made}
 
 
 def count_classifier(model: dict[str, Any]) -> int:

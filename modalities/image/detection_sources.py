@@ -18,13 +18,13 @@ from modalities.image.sources import (
     ParquetTable,
     class_names,
     encoded,
+    files_sha256,
     parquet_files,
     read_file,
     source_name,
     split_names,
 )
 from zoo.errors import DataError
-from zoo.files import files_sha256
 
 __all__ = ["BoxedItem", "CocoSource", "Objects", "ParquetBoxes", "open_boxed_source"]
 

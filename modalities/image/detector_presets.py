@@ -112,11 +112,12 @@ def presets() -> Iterator[dict[str, Any]]:
     for size, pyramid_dim in BCCD_PYRAMIDS.items():
         for encoding in ENCODING_OPTIONS:
             name = f"{encoding}-vit-det-{size}-bccd"
-            # The recipe starts from the classifier that comes with the package, which fits this one alone.
-            other = "" if (encoding, size) == ("pape", "t") else f" --model {name} --set backbone=null"
+            # The recipe starts from a classifier that comes with the package; there is none of other encodings.
+            backbone = f"pape-vit-{size}-imagenette" if encoding == "pape" else "null"
+            other = "" if (encoding, size) == ("pape", "t") else f" --model {name} --set backbone={backbone}"
             yield {
                 "name": name,
-                "weights": "none",
+                "weights": "embedded" if (encoding, size) == ("pape", "n") else "none",
                 "command": f"zoo train bccd{other} --data DIR",
                 "config": config(
                     name,

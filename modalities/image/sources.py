@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from zoo.errors import DataError, require
-from zoo.files import files_sha256
 
-__all__ = ["FolderSource", "Item", "ParquetSource", "ParquetTable", "Source", "class_names", "encoded"]
+__all__ = ["FolderSource", "Item", "ParquetSource", "ParquetTable", "Source", "class_names", "encoded", "files_sha256"]
 __all__ += ["open_source", "parquet_files", "read_file", "source_name", "split_names"]
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
@@ -202,6 +202,17 @@ def encoded(image: Any) -> bytes:
     """The bytes of a cell of a column `image`; none where it holds none."""
     data = image.get("bytes") if isinstance(image, dict) else image
     return data if isinstance(data, bytes) else b""
+
+
+def files_sha256(root: Path, files: Iterable[Path]) -> str:
+    """A fingerprint of files by name, size and time of change: hashing the contents would read a large set twice.
+
+    Args:
+        root: What the names are relative to; files may lie elsewhere.
+        files: In the order that counts.
+    """
+    facts = [(os.path.relpath(f, root), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def _file_sha256(path: Path) -> str:

@@ -20,7 +20,11 @@ def card(
     write: Annotated[bool, typer.Option("--write", help="Write hub_cards/NAME/README.md from record.yaml.")] = False,
     evaluation: Annotated[
         list[Path] | None,
-        typer.Option("--eval", help="Fold a file of `zoo eval --out` into record.yaml, then write. May be repeated."),
+        typer.Option("--eval", help="Fold a file of `zoo eval --out` into record.yaml, then write. Repeat for seeds."),
+    ] = None,
+    note: Annotated[
+        str | None,
+        typer.Option(help="What sets the runs of --eval apart from the card's own, which they are then compared with."),
     ] = None,
     training: Annotated[
         Path | None, typer.Option("--training", help="Fold the record of a training run into record.yaml, then write.")
@@ -36,6 +40,8 @@ def card(
     from zoo import cards
     from zoo.errors import ConfigError
 
+    if note and not evaluation:
+        raise ConfigError("--note is of the files of --eval: give some")
     if write or evaluation or training or sweep or weights:
         from zoo import card_facts
         from zoo.config_file import read_json
@@ -44,10 +50,10 @@ def card(
         if record is None:
             raise ConfigError(f"{name} has no record.yaml (looked in {cards.card_folder(name)})")
         updated = dict(record)
-        for path in evaluation or []:
-            updated = card_facts.add_evaluation(updated, read_json(path))
         if training:
             updated = card_facts.add_training(updated, read_json(training))
+        for path in evaluation or []:
+            updated = card_facts.add_evaluation(updated, read_json(path), note)
         if sweep:
             updated = card_facts.add_sweep(updated, read_json(sweep))
         if weights:

@@ -73,8 +73,10 @@ def eval_(
     import torch
 
     import zoo
+    from zoo.card_facts import training_seed
     from zoo.errors import ConfigError
 
+    seed = training_seed(name)
     command = shlex.join(["zoo", *sys.argv[1:]])
     target = device or ("cuda" if torch.cuda.is_available() else "cpu")
     model = zoo.load(name, device=target)
@@ -98,6 +100,8 @@ def eval_(
         quiet=quiet,
         command=command,
     )
+    # What a card needs to know of weights in a folder, which may be gone by then.
+    report |= {"model": model.config["name"], **({} if seed is None else {"seed": seed})}
     if as_json:
         print(json.dumps(report, indent=2))
     else:

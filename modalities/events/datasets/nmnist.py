@@ -12,11 +12,11 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from modalities.events.datasets.base import EventSample, as_recorded
+from modalities.events.datasets.base import EventSample, as_recorded, files_sha256
 from modalities.events.events import Events
 from modalities.events.read import read_events
 from zoo.errors import ConfigError, DataError
-from zoo.files import cache_folder, files_sha256
+from zoo.files import cache_folder
 
 __all__ = ["NMNIST", "unpacked"]
 
@@ -58,10 +58,7 @@ class NMNIST:
             raise DataError(f"{root}: no *.bin files in the folders of the digits")
         self.labels = np.array([label for _, label in self.files], np.int64)
         self.class_names = [str(digit) for digit in range(10)]
-        if self.path == data:
-            self.sha256 = files_sha256(self.path, (file for file, _ in self.files))
-        else:  # Unpacked from an archive: by its contents, which the name of the folder holds.
-            self.sha256 = hashlib.sha256(f"{self.path.name} {split}".encode()).hexdigest()
+        self.sha256 = files_sha256(self.path, (file for file, _ in self.files))
 
     def __len__(self) -> int:
         return len(self.files)

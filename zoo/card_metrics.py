@@ -1,0 +1,68 @@
+"""The metrics that cards show, by task: names in results files, headings, and what the Hub calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["CLASS_PREFIX", "MAIN_METRICS", "NOTES", "heading", "hub_type", "item_key", "measured_metrics", "size_text"]
+
+# Task -> metric of a results file -> heading. All are in percent.
+MAIN_METRICS: dict[str, dict[str, str]] = {
+    "classification": {"top1": "top-1"},
+    "detection": {
+        "map": "mAP",
+        "ap50": "AP50",
+        "ap75": "AP75",
+        "ap_small": "AP small",
+        "ap_medium": "AP medium",
+        "ap_large": "AP large",
+        "ar": "AR",
+    },
+}
+CLASS_PREFIX = "map/"
+"""Before the name of a class, the metric that is its average precision."""
+
+NOTES = {
+    "classification": "Top-1: the share of samples whose best class is right, in percent.",
+    "detection": (
+        "The metrics of COCO, in percent. mAP: average precision, mean over the IoU thresholds 0.50 to 0.95 and the "
+        "classes; AP50 and AP75 at one threshold; small, medium and large objects are below 32 x 32 px, below 96 x 96 "
+        "px, and above. AR: recall of the best 100 detections, mean over the same thresholds and classes."
+    ),
+}
+
+
+def heading(metric: str) -> str:
+    """Heading of a metric, for example `"AP50"`; of a class the name is as the data have it, not escaped."""
+    if metric.startswith(CLASS_PREFIX):
+        return f"mAP of {metric.removeprefix(CLASS_PREFIX)}"
+    return next((names[metric] for names in MAIN_METRICS.values() if metric in names), metric)
+
+
+def hub_type(metric: str) -> str:
+    """Type of a metric in a `model-index`; the list of the Hub has none for COCO's, which go by their usual names."""
+    if metric == "top1":
+        return "accuracy"
+    return "mAP" if metric.startswith(CLASS_PREFIX) else heading(metric)
+
+
+def measured_metrics(task: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics of a row of a results file that cards show, main ones first, values as they are."""
+    main = MAIN_METRICS[task]
+    found = {key: row[key] for key in main if key in row}
+    if task == "detection":
+        found |= {str(key): value for key, value in row.items() if str(key).startswith(CLASS_PREFIX)}
+    return found
+
+
+def item_key(item: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a measured number of a record is of: another number with the same key is of the same thing."""
+    size = item["size"]
+    size = tuple(size) if isinstance(size, list) else size
+    return (item["dataset"], item["split"], size, item["metric"], item.get("extend"))
+
+
+def size_text(size: Any) -> str:
+    """A size of a record, for example `"112 px"` or `"240 x 320 px"` (height x width)."""
+    return f"{' x '.join(map(str, size)) if isinstance(size, (list, tuple)) else size} px"

@@ -1,0 +1,61 @@
+"""How to use a model, for its card, by modality and task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zoo.registry import Entry
+
+__all__ = ["usage"]
+
+
+def usage(entry: Entry, record: Mapping[str, Any]) -> str:
+    """Commands and Python for a registered model: how to predict, or how to train it where there are no weights."""
+    # A file of the kind that the model was trained on, where that is not a usual one.
+    example = record["data"].get("example", _FILES[entry.modality, entry.task])
+    names = {"name": entry.name if entry.weights != "none" else "local-dir:OUT", "file": example}
+    shell, python = (text.format(**names) for text in _EXAMPLES[entry.modality, entry.task])
+    if entry.weights == "none":
+        return (
+            "No weights are published under this name: the record and the command that makes them are.\n\n"
+            f"```bash\n{record['weights']['command']}\n{shell}\n```\n\n"
+            f'```python\nimport zoo\n\nmodel = zoo.load("{entry.name}", pretrained=False)   # architecture alone\n```'
+        )
+    return (
+        f"```bash\n{shell}\n```\n\n"
+        f"```python\nimport zoo\n\n{python}\n\n"
+        f'model = zoo.load("{entry.name}", num_classes=7)   # to fine-tune: same body, new head\n```'
+    )
+
+
+_FILES = {
+    ("image", "classification"): "picture.jpg",
+    ("image", "detection"): "photo.jpg",
+    ("events", "classification"): "recording.raw",
+    ("events", "detection"): "recording.raw",
+}
+# Modality and task -> commands, and Python after `import zoo`.
+_EXAMPLES = {
+    ("image", "classification"): (
+        "zoo predict {name} {file}",
+        'predict = zoo.predictor("{name}")\nprint(predict("{file}"))',
+    ),
+    ("image", "detection"): (
+        "zoo predict {name} {file} --save out/   # prints boxes, and draws them on a copy in out/",
+        'predict = zoo.predictor("{name}", min_score=0.25)\n'
+        'found = predict("{file}")   # any size; boxes are x1, y1, x2, y2 in pixels of the picture\n'
+        "for box, label, score in zip(found.boxes, found.labels, found.scores):\n"
+        "    print(box, label, score)",
+    ),
+    ("events", "classification"): (
+        "zoo predict {name} {file} --save out.mp4   # prints classes, and writes a video of the events with them",
+        'predict = zoo.predictor("{name}")\nprint(predict("{file}"))',
+    ),
+    ("events", "detection"): (
+        "zoo predict {name} {file} --save out.mp4   # a video of the events with boxes",
+        'predict = zoo.predictor("{name}", min_score=0.25)\n'
+        'for found in predict("{file}", stream=True):   # a result for each window of time\n'
+        "    print(found.time_us, found.boxes, found.labels, found.scores)",
+    ),
+}
