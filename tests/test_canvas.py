@@ -172,6 +172,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert stop.value.code == 0
     out = capsys.readouterr().out
     assert "train: 3 recordings, sha256" in out and len(list((tmp_path / "a" / "test").iterdir())) == 4
+    (tmp_path / "plain").mkdir()
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "plain").stat().st_mode  # Others may read it, as any folder.
     with pytest.raises(SystemExit) as stop:
         main(line)
     assert stop.value.code == 2 and "exists already" in capsys.readouterr().err

@@ -76,6 +76,13 @@ def test_coco_layout(tmp_path: Path) -> None:
     assert raw.class_names == [*(f"unused {i}" for i in range(3)), "square", "unused 4", "unused 5", "unused 6", "bar"]
 
 
+def test_coco_by_a_relative_path_is_the_same_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_coco(tmp_path / "coco")
+    monkeypatch.chdir(tmp_path)
+    relative, absolute = boxed_pictures("coco", "train"), boxed_pictures(data, "train")
+    assert relative.meta["source_sha256"] == absolute.meta["source_sha256"] and len(relative) == len(absolute) == 8
+
+
 @pytest.mark.parametrize("layout", ["beside", "images", "split", "file", "roboflow"])
 def test_other_layouts_of_coco(tmp_path: Path, layout: str) -> None:
     values, files = coco_of(3)

@@ -139,7 +139,7 @@ def test_starts_from_the_backbone_of_a_classifier(data: Path, tmp_path: Path) ->
     assert len(shared) > 10 and all(torch.equal(own[key], source[key]) for key in shared)
     result = train(recipe_from_dict(tiny_settings(data, tmp_path / "run", backbone=name, epochs=1)))
     assert json.loads((result.output / RECORD).read_text())["recipe"]["backbone"] == name
-    with pytest.raises(WeightsError, match="backbone"):
+    with pytest.raises(WeightsError, match=r"backbone pape-vit-t-imagenette for .* or to null \("):
         started(data, tmp_path, backbone="pape-vit-t-imagenette")
 
 
@@ -151,8 +151,10 @@ def test_what_cannot_be_trained_is_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no split 'test'"):
         ImageDetection(recipe_from_dict(tiny_settings(data, tmp_path, dev_split="test")))
     task, model = started(data, tmp_path)
-    with pytest.raises(ConfigError, match="trains detectors"):
-        task.start(zoo.load("pape-vit-t-imagenette", pretrained=False), torch.device("cpu"), 0, 1)
+    with pytest.raises(ConfigError, match="pretrained .* backbone"):
+        ImageDetection(
+            recipe_from_dict(tiny_settings(data, tmp_path, pretrained=True, backbone="pape-vit-t-imagenette"))
+        )
     model.data_config = model.data_config.replace(resize="shortest")
     with pytest.raises(ConfigError, match="squash or letterbox"):
         task.start(model, torch.device("cpu"), 0, 1)
@@ -206,6 +208,9 @@ def test_classes_are_matched_by_name(data: Path, tmp_path: Path) -> None:
         evaluate_detector(model, boxed_pictures(data, "train"))
     other = zoo.load("pape-vit-det-n-bccd", pretrained=False, **TINY, input_size=SIZE, num_classes=2)
     assert align_classes(2, NAMES, other).tolist() == [0, 1]  # No names on the model's side: in order.
+    assert align_classes(5, None, model).tolist() == [0, 1, 2, 3, 4, *[-1] * 86]  # By the labels that occur.
+    with pytest.raises(DataError, match="the data have 92 classes"):
+        align_classes(92, None, model)
     with pytest.raises(DataError, match="same name"):
         align_classes(2, ["person", "person"], model)
 

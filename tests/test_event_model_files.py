@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 import torch
@@ -45,6 +46,29 @@ def test_unusable_configurations(config, part, key, value, message):
     config[part][key] = value
     with pytest.raises(zoo.ConfigError, match=message):
         registry.architecture(config).build(config)
+
+
+@pytest.mark.parametrize("kind", ["classifier", "detector"])
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        (None, {"task": "segmentation"}, "not for task 'segmentation'"),
+        ("model", {"dim": 1 << 19}, "dim must be"),
+        ("model", {"depth": 10**6, "dim": 4096}, "parameters"),
+        ("data", {"width": 65_536, "height": 65_536}, "more than the tokenizer takes"),
+        ("data", {"threshold": 32_767, "width": 65_536, "height": 64}, "more than the tokenizer takes"),
+    ],
+)
+def test_hostile_folders_are_refused_before_anything_is_allocated(kind, part, changes, message, tmp_path):
+    zoo.save(MADE[kind](), tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    (config if part is None else config[part]).update(changes)
+    path.write_text(json.dumps(config))
+    for pretrained in (True, False):
+        with pytest.raises(zoo.ConfigError, match=message) as caught:
+            zoo.load(f"local-dir:{tmp_path / 'model'}", pretrained=pretrained)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_sensor_too_large_for_the_tokenizer_is_refused():

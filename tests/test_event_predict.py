@@ -16,9 +16,11 @@ from saved_models import make_model
 
 import zoo
 from modalities.events import EventDataConfig, Events, EventTokens, open_events
+from modalities.events.batches import tokens_of
+from modalities.events.datasets.find import open_clips
 from modalities.events.frames import BRIGHTER, draw_events
 from modalities.events.prepare import prepare
-from modalities.events.windows import for_windows
+from modalities.events.windows import QUIET, for_windows
 from zoo.cli.main import main
 
 START = 40_000
@@ -166,6 +168,25 @@ def test_windows_hold_little_of_a_long_recording():
     assert len(held) == 200 and max(held) <= 3_000
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 1_000])
+@pytest.mark.parametrize("reference", ["start", "end"])
+@pytest.mark.parametrize("window", [None, 300, 70])
+def test_a_clock_that_jumps_by_years_gives_a_bounded_number_of_windows(chunk, reference, window):
+    config, stride, jump = data(time_reference=reference, window_us=window), 100, 2**60
+    times = np.array([0, 250, 700, jump, jump + 40, jump + 90, 2 * jump + 7], np.int64)
+    events = Events(times, *(np.zeros(7, np.int32),) * 2, np.zeros(7, bool), name="clock.npz")
+    pieces = (events[start : start + chunk] for start in range(0, len(events), chunk))
+    with pytest.warns(UserWarning, match=r"clock\.npz: no event before"):
+        found = list(for_windows(pieces, config, stride_us=stride))
+    assert len(found) <= 2 * QUIET + 20
+    assert all(window.end_us % stride == found[0].end_us % stride for window in found)
+    ends = np.array([window.end_us for window in found])
+    assert (np.diff(ends) > 0).all() and (np.diff(ends) > stride).sum() == 2
+    if window != 70:  # Which sees less than a stride.
+        seen = {int(t) for window in found for t in window.events.t_us}
+        assert seen == set(times.tolist())
+
+
 @pytest.mark.parametrize("stride", [0, -1, 2.5, True, "fast"])
 def test_bad_strides(stride):
     with pytest.raises(zoo.ConfigError, match="stride_us"):
@@ -179,17 +200,34 @@ def test_a_recording_without_events_has_no_window():
 # ---- prediction
 
 
-def test_a_classifier_sees_the_recording_as_training_does(recording):
-    model = classifier(window_us=None)
+@pytest.mark.parametrize("window", [None, 200_000])
+def test_a_classifier_sees_the_recording_as_training_and_evaluation_do(recording, window):
+    for digit in range(10):
+        (recording.parent / f"Test/{digit}").mkdir(parents=True)
+    (recording.parent / "Test/3/1.bin").write_bytes(recording.read_bytes())
+    clips = open_clips(recording.parent, "test", "nmnist")
+    model = classifier(window_us=window)
     result = zoo.predictor(model)(recording)
-    tokens = prepare(open_events(recording).read(), model.data_config)
+    tokens = tokens_of(clips.sample(0, clips.read(0)), model.data_config)
     with torch.no_grad():
         expected = model(EventTokens.collate([tokens]))[0].softmax(0)
     assert len(tokens) > 50 and result.score == pytest.approx(float(expected.max()), abs=1e-6)
     assert result.indices[0] == int(expected.argmax()) and result.labels[0] == model.config["labels"][result.indices[0]]
+    times = some_events().t_us
+    end = int(times[times < (window or 2**40)][-1]) + 1
+    assert result.time_us == (0, end) and result.to_dict()["end_us"] == end
+
+
+def test_other_formats_and_parts_cut_out_start_with_the_first_event(recording, tmp_path):
     events = some_events()
-    assert result.time_us == (events.t_us[0], events.t_us[-1] + 1)
-    assert result.to_dict()["end_us"] == events.t_us[-1] + 1
+    np.savez(tmp_path / "clip.npz", t=events.t_us, x=events.x, y=events.y, p=events.p)
+    config = classifier(window_us=START).data_config
+    for source in (tmp_path / "clip.npz", recording):  # The latter starts after a window from 0.
+        model = classifier(window_us=START)
+        result = zoo.predictor(model)(source)
+        with torch.no_grad():
+            expected = model(EventTokens.collate([prepare(events, config)]))[0].softmax(0)
+        assert result.time_us[0] == events.t_us[0] and result.score == pytest.approx(float(expected.max()), abs=1e-6)
 
 
 def test_many_recordings_and_batches_give_the_same(recording, tmp_path):

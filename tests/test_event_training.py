@@ -309,7 +309,7 @@ def test_tasks_that_do_not_fit(tmp_path: Path, nmnist_set: Path) -> None:
     gestures = write_gestures(tmp_path / "g")
     with pytest.raises(ConfigError, match="leave dev_count at 0"):
         train(recipe("dvsgesture", gestures, tmp_path / "a", dev_count=1))
-    with pytest.raises(ConfigError, match="trains models for classification"):
+    with pytest.raises(ConfigError, match="trains models for events classification"):
         train(recipe("nmnist1100", nmnist_set, tmp_path / "a", model="pape-vit-t-imagenette", model_options={}))
 
 

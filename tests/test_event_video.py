@@ -215,6 +215,20 @@ def test_a_classifier_of_the_whole_recording(recording, tmp_path):
     assert video.frames >= 2
 
 
+def test_a_clock_that_jumps_by_weeks_makes_no_endless_video(tmp_path, monkeypatch):
+    monkeypatch.setattr("modalities.events.windows.QUIET", 20)
+    zero = np.zeros(3, np.int32)
+    np.savez(tmp_path / "clock.npz", t=np.array([0, 10, 2**42]), x=zero, y=zero, p=zero > 0)
+    predict = zoo.predictor(classifier(**SENSOR, window_us=None))
+    with pytest.raises(zoo.DataError, match=r"clock\.npz: lasts 1,222 hours"):
+        predict(tmp_path / "clock.npz").save(tmp_path / "out.mp4")
+    assert [path.name for path in tmp_path.iterdir()] == ["clock.npz"]
+    with pytest.warns(UserWarning, match="left out"), predict.video(tmp_path / "windows.mp4") as video:
+        for window in predict(tmp_path / "clock.npz", stride_us=STRIDE, stream=True):
+            video.add(window)
+    assert video.frames < 30 and len(frames_of(tmp_path / "windows.mp4")) == video.frames
+
+
 def test_pictures_make_no_video(tmp_path, tiny_config):
     predict = zoo.predictor(make_model(tiny_config))
     with pytest.raises(zoo.ConfigError, match="image model"):

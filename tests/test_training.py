@@ -92,6 +92,8 @@ def test_snapshot_of_a_stopped_run_loads(data: Path, tmp_path: Path, monkeypatch
     loaded = zoo.load(f"local-dir:{folder}").state_dict()
     assert step == 3 and all(torch.equal(loaded[key], average[key]) for key in average)
     assert train(recipe, resume=True).finished  # The run itself is as it was.
+    with pytest.raises(WeightsError, match="finished: load it as local-dir:"):
+        snapshot(tmp_path / "run", tmp_path / "late")
 
 
 def test_killed_run_repeats_the_steps_after_its_checkpoint(data: Path, tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ HOSTILE = {
     "model type": (put("model", [1]), "model must be an object"),
     "data type": (put("data", "x"), "data must be an object"),
     "import": (put("architecture", "os.system"), "known: image/vit"),
+    "task": (put("task", "detection"), "architecture vit is for classification, not for task 'detection'"),
     "path": (put("architecture", "../../etc/passwd"), "architecture"),
     "code": (put("name", "__import__('os').system('x')"), "name"),
     "name path": (put("name", "../up"), "name"),

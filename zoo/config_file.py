@@ -192,6 +192,9 @@ def check_config(config: dict[str, Any], where: str = "config") -> dict[str, Any
         value = checked.setdefault(key, "unnamed" if key == "name" else None)
         if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", value):
             raise ConfigError(f"{where}: {key} must be a name of letters, digits, '.', '_', '-'; got {value!r:.60}")
+    if (task := registry.architecture(checked).task) != checked["task"]:
+        name = checked["architecture"]
+        raise ConfigError(f"{where}: architecture {name} is for {task}, not for task {checked['task']!r}")
     _check_size(checked, where)
     checked["labels"] = _check_labels(checked.get("labels"), checked["model"]["num_classes"], where)
     return checked

@@ -48,11 +48,12 @@ def require(module: str, extra: str) -> ModuleType:
         extra: The extra of this distribution that installs it.
 
     Raises:
-        MissingDependencyError: If the import fails; names the `pip install` line.
+        MissingDependencyError: If the import fails; says why, and names the `pip install` line.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingDependencyError(
-            f"{module} is needed here and is not installed: pip install 'pape-zoo[{extra}]'"
-        ) from error
+        package = module.partition(".")[0]
+        absent = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package
+        why = "is not installed" if absent else f"cannot be imported ({' '.join(str(error).split())})"
+        raise MissingDependencyError(f"{module} is needed here and {why}: pip install 'pape-zoo[{extra}]'") from error

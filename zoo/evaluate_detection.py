@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.detection.detections import Detections
-from zoo.detection.metrics import CocoMetrics, measured
+from zoo.detection.metrics import CocoMetrics, measured, require_metrics
 from zoo.encodings.extendable import extended
 from zoo.errors import ConfigError, DataError
 from zoo.evaluate import DTYPES, extension_at
@@ -111,7 +111,7 @@ def align_classes(num_classes: int, names: Sequence[str] | None, model: nn.Modul
     Returns:
         int64 (K,), -1 for classes that the data do not have: their detections do not count. Classes are matched by
         name when the model has all names of the data (so a network with COCO's 91 category ids fits data with 80
-        classes), else they are taken in order.
+        classes), else they are taken in order; without names the data may end before the last class.
 
     Raises:
         DataError: If they are taken in order and the numbers of classes differ, or a name occurs twice.
@@ -123,6 +123,8 @@ def align_classes(num_classes: int, names: Sequence[str] | None, model: nn.Modul
         if len(set(names)) != len(names):
             raise DataError("two classes of the data have the same name")
         return np.array([names.index(name) if name in names else -1 for name in known], dtype=np.int64)
+    if not names and num_classes < expected:  # Counted by the labels that occur.
+        return np.where(np.arange(expected) < num_classes, np.arange(expected), -1)
     if num_classes != expected:
         missing = sorted(set(names or ()) - set(known or ()))[:3] if known else []
         unknown = f"; the model does not know {', '.join(missing)}" if missing else ""
@@ -159,6 +161,7 @@ def evaluate_detector(
     Raises:
         ConfigError: For an unknown dtype, an unusable size or extension, or a model that is no detector.
         DataError: If there are no pictures, or the classes do not fit.
+        MissingDependencyError: If `faster-coco-eval` is not installed.
     """
     if str(dtype) not in DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -167,6 +170,7 @@ def evaluate_detector(
         raise ConfigError(f"COCO metrics are for detectors; this is a model for {config.get('task')}")
     if factor is not None and extend is None:
         raise ConfigError("a factor is that of a method of extension: give extend too")
+    require_metrics()
     chosen = np.arange(len(data)) if rows is None else np.asarray(rows)
     if len(chosen) == 0:
         raise DataError("no pictures to evaluate on")
@@ -298,6 +302,7 @@ def evaluate_detector_data(
     """
     from modalities.image.detection_data import boxed_pictures
 
+    require_metrics()  # Before the pictures are decoded.
     packed = boxed_pictures(data, split, skip_bad=skip_bad, quiet=quiet)
     rows = np.arange(min(limit or len(packed), len(packed)))
     wanted = list(sizes) if sizes else [None]

@@ -119,14 +119,14 @@ class Predictor:
         on_error: str = "raise",
         **options: Any,
     ) -> Any:
-        """Predicts one picture or many.
+        """Predicts one picture or recording, or many.
 
         Args:
             source: Anything `zoo.read` takes; or many: a folder, a pattern, or a list or iterator of sources (which may
                 themselves be folders and patterns).
             batch_size: Pictures (windows of recordings) per forward pass; sources are read a batch at a time.
             stream: Return a generator, which never holds more than a batch.
-            errors: For truncated pictures, as in `zoo.read`: `"raise"`, or `"keep"` what can be decoded.
+            errors: For truncated files, as in `zoo.read`: `"raise"`, or `"keep"` what can be decoded.
             on_error: When one of many cannot be read: `"raise"` its `DataError`, or `"skip"` it, go on, and list it in
                 `failures`. A single source always raises.
             **options: For the reader: of pictures `frame`, `max_pixels`; of recordings those of

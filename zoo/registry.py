@@ -22,9 +22,10 @@ WEIGHTS = ("embedded", "hub", "release", "none")
 
 @dataclass(frozen=True)
 class Architecture:
-    """What builds a kind of model, as `"module:attribute"` strings that are looked up when used.
+    """What builds a kind of model: its task, and `"module:attribute"` strings that are looked up when used.
 
     Attributes:
+        task: Kind of output.
         builder: `build(config) -> nn.Module`.
         counter: `count(config["model"]) -> int`, the number of parameters by arithmetic, without torch.
         extent: `extent(config) -> tuple[float, ...]`, the extent of an input of the size of `config["data"]` along each
@@ -32,6 +33,7 @@ class Architecture:
         data: Class of `config["data"]`, with `from_dict`, `input_size`, `with_channels` and `with_size`.
     """
 
+    task: str
     builder: str
     counter: str
     extent: str
@@ -58,22 +60,26 @@ class Architecture:
 # (modality, architecture) -> builder, and the modules with presets.
 ARCHITECTURES = {
     ("image", "vit"): Architecture(
+        "classification",
         "modalities.image.model:build",
         "modalities.image.presets:count_parameters",
         "modalities.image.model:trained_extent",
     ),
     ("image", "vit-det"): Architecture(
+        "detection",
         "modalities.image.detector:build",
         "modalities.image.detector_presets:count_parameters",
         "modalities.image.detector:trained_extent",
     ),
     ("events", "event-vit"): Architecture(
+        "classification",
         "modalities.events.model:build",
         "modalities.events.presets:count_classifier",
         "modalities.events.model:trained_extent",
         "modalities.events.data_config:EventDataConfig",
     ),
     ("events", "event-det"): Architecture(
+        "detection",
         "modalities.events.detector:build",
         "modalities.events.presets:count_detector_parameters",
         "modalities.events.model:trained_extent",

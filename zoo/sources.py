@@ -28,9 +28,9 @@ def locate(
     name: str,
     *,
     pretrained: bool,
-    revision: str | None,
-    cache_dir: str | os.PathLike[str] | None,
-    local_files_only: bool | None,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool | None = None,
 ) -> Source:
     """Finds the configuration of a name and, when `pretrained`, its weights; arguments as for `zoo.load`.
 

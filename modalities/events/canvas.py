@@ -13,7 +13,6 @@ import io
 import json
 import os
 import shutil
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from modalities.events.datasets.prophesee import CANVAS_FILE, KINDS
 from modalities.events.events import Events
 from modalities.events.formats.prophesee import DAT_RECORD
 from zoo.errors import ConfigError, DataError
+from zoo.files import partial_of
 from zoo.progress import progress_bar
 
 __all__ = ["BOX_DTYPE", "CanvasOptions", "compose", "extent", "make_canvas", "write_dat"]
@@ -140,7 +140,8 @@ def make_canvas(source: Path, out: Path, options: CanvasOptions | None = None, *
     digests = {}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        temporary = partial_of(out)
+        temporary.mkdir()
     except OSError as error:
         raise DataError(f"cannot write to {out.parent} ({error})") from error
     try:

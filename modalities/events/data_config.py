@@ -44,7 +44,8 @@ class EventDataConfig:
         refractory_us: Microseconds after a token in which its patch drops events.
         buckets: Buckets of age; the model has 2 x buckets input channels.
         time_scale_us: Microseconds per unit of the time coordinate.
-        time_reference: `"start"`: the time of a token is counted from the start of the recording (or gesture);
+        time_reference: `"start"`: the time of a token is counted from the start of the recording (or gesture),
+            which is the first event where a file does not say;
             `"end"`: it is the token's age at the end of the events (at the label), as in the released GEN1 network.
         window_us: Microseconds of events of a sample, next to its reference; `None` means all. With a window the extent
             of coordinates is known, which lets encodings choose their arithmetic without waiting for a GPU.

@@ -18,7 +18,7 @@ from modalities.events.datasets.base import ClipSet, EventSample, SceneSet, Time
 from modalities.events.datasets.find import open_clips, open_scenes
 from modalities.events.protocol import BoxProtocol, score
 from modalities.events.tokens import EventTokens
-from zoo.detection.metrics import measured
+from zoo.detection.metrics import measured, require_metrics
 from zoo.errors import ConfigError, DataError
 from zoo.evaluate import DTYPES
 from zoo.progress import Update, progress_bar
@@ -128,7 +128,9 @@ def average_precision(
 
     Raises:
         ConfigError: If the sensors or the classes differ.
+        MissingDependencyError: If `faster-coco-eval` is not installed.
     """
+    require_metrics()
     check_sensor(data, model.data_config)  # type: ignore[arg-type]
     classes = int(model.num_classes)  # type: ignore[arg-type]
     if len(data.class_names) != classes:

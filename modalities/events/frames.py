@@ -26,6 +26,7 @@ __all__ = ["BRIGHTER", "DARKER", "EventFrame", "RecordedWindow", "draw_events"]
 BRIGHTER, DARKER = (230, 159, 0), (86, 180, 233)
 _FULL = 3  # events of a pixel that give the full colour
 _FAINTEST = 0.5  # of the full colour, for a single event
+_LONGEST_US = 24 * 3_600_000_000  # of a video with one result: a clock that jumps by years would give it no end
 _SHOWN = 720  # pixels of the long side that small sensors are enlarged to, at most
 
 
@@ -108,10 +109,19 @@ class RecordedWindow:
         return draw_events(Events.concatenate(parts), *self.size)
 
     def frame_ends(self, fps: float) -> Iterator[int]:
-        """Times at which the frames of a video end: that of the window, or `fps` a second over the whole recording."""
+        """Times at which the frames of a video end: that of the window, or `fps` a second over the whole recording.
+
+        Raises:
+            DataError: If the whole recording lasts longer than a day.
+        """
         if self.stride_us is not None:
             yield self.end_us
             return
+        if self.end_us - self.start_us > _LONGEST_US:
+            raise DataError(
+                f"{self.reader.name}: lasts {(self.end_us - self.start_us) / 3.6e9:,.0f} hours by its clock, more than "
+                "a video of one result may (24): ask for results with a stride"
+            )
         number, end_us = 0, self.start_us
         while end_us < self.end_us:
             number += 1

@@ -93,11 +93,18 @@ class Recordings:
 
 
 def _whole(reader: EventReader, data: EventDataConfig) -> Iterator[Window]:
-    """The recording as one sample."""
+    """The recording as one sample.
+
+    It starts where its format says that it does, as the samples of a data set do, else with the first event.
+    """
     events = reader.read()
     if not len(events):
         yield Window(events, 0, 0, data)
         return
-    chosen = select_events(events, data)
-    start = int(events.t_us[0]) if data.time_reference == "start" or not len(chosen) else int(chosen.t_us[0])
+    start = int(events.t_us[0])
+    if reader.start_us is not None and (data.window_us is None or start < reader.start_us + data.window_us):
+        start = reader.start_us  # Of a part that was cut out later than that, the window would be empty.
+    back = data.time_reference == "end"
+    chosen = select_events(events, data, start_us=None if back else start)
+    start = int(chosen.t_us[0]) if back and len(chosen) else start
     yield Window(chosen, start, int(chosen.t_us[-1]) + 1 if len(chosen) else start, data)

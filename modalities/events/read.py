@@ -52,6 +52,7 @@ class EventReader:
         format: For example `"evt3"`; see `modalities.events.formats.FORMATS`.
         width: Columns of the sensor; `None` where neither the file nor the caller says.
         height: Rows of the sensor; `None` likewise.
+        start_us: When the recording began, in its clock; `None` where the format does not say.
         name: What errors call the file.
         path: The file, if it is one.
     """
@@ -71,6 +72,7 @@ class EventReader:
             recording = self._recording(file)
         self.width = options.width or recording.width
         self.height = options.height or recording.height
+        self.start_us = recording.start_us
 
     def _open(self) -> BinaryIO:
         if isinstance(self._value, bytes):

@@ -18,6 +18,7 @@ from modalities.events.evaluate import accuracy, average_precision
 from modalities.events.options import ClassificationOptions, DetectionOptions
 from modalities.events.tokens import EventTokens
 from zoo.detection.loss import DetectionLoss
+from zoo.detection.metrics import measured, require_metrics
 from zoo.detection.targets import Targets
 from zoo.errors import ConfigError, DataError
 from zoo.training.recipe import Recipe
@@ -35,6 +36,7 @@ class _EventTask:
         quiet: Show no progress bar.
     """
 
+    modality = "events"
     task: str
     num_classes: int
     labels: list[str] | None
@@ -70,15 +72,9 @@ class _EventTask:
         """Reads the samples and prepares their tokens for `model`.
 
         Raises:
-            ConfigError: If the model is for another task, modality or sensor, or the batch cannot be divided.
+            ConfigError: If the model is for another sensor, or the batch cannot be divided.
             DataError: If a recording is damaged.
         """
-        config: Any = getattr(model, "config", {})
-        if (config.get("modality"), config.get("task")) != ("events", self.task):
-            raise ConfigError(
-                f"this recipe trains models for {self.task} in events; {config.get('name')} is one for "
-                f"{config.get('task')}, modality {config.get('modality')}"
-            )
         data_config: Any = model.data_config
         check_sensor(self.data, data_config)
         self.order.start(torch.device("cpu"), rank, world)  # Where samples are looked up.
@@ -170,6 +166,8 @@ class EventDetection(_EventTask):
         self._loss = DetectionLoss(model.strides)  # type: ignore[arg-type]
         if self.dev is not None:
             self.dev.window = self.data.window
+            if self.recipe.eval_every:  # What the evaluation needs is better missed now.
+                require_metrics()
 
     def _targets(self, samples: list[EventSample]) -> Targets:
         """Boxes padded to the most that a scene has, so that shapes stay."""
@@ -189,7 +187,5 @@ class EventDetection(_EventTask):
         """COCO metrics in percent on the split `val`, by the protocol of the data set."""
         if self.dev is None:
             return {}
-        from zoo.detection.metrics import measured
-
         scores = average_precision(model, self.dev, self.dev.protocol, dtype=self._dtype(precision))
         return {f"dev_{key}": value for key, value in measured(scores).items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -11,10 +12,13 @@ from modalities.events.prepare import prepare, select_events
 from modalities.events.tokenizer import Tokens
 from zoo.errors import ConfigError
 
-__all__ = ["STRIDE_US", "Window", "default_stride", "for_windows"]
+__all__ = ["QUIET", "STRIDE_US", "Window", "default_stride", "for_windows"]
 
 STRIDE_US = 100_000
 """Microseconds between windows where nothing else is said."""
+
+QUIET = 1_000
+"""Windows in a row without a new event that are given; a clock that jumps by years would otherwise give billions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +59,8 @@ def for_windows(
     With `time_reference="end"` windows end at the first event + 1, 2, ... strides and hold what `window_us` and
     `max_events` leave of the events before (without either: all of them). With `"start"` windows start at the first
     event + 0, 1, ... strides and are `window_us` long (without: one stride). The last window holds the last event.
-    A recording without events has no window.
+    A recording without events has no window. Of a pause, the first `QUIET` windows that bring no new event are given;
+    the rest are left out, with a warning, up to the next event.
 
     Args:
         chunks: Pieces of the recording in their order, such as `EventReader.chunks()`. Events that step back in time
@@ -74,8 +79,8 @@ def for_windows(
 
 
 def _windows(chunks: Iterable[Events], data: EventDataConfig, stride: int) -> Iterator[Window]:
-    back = data.time_reference == "end"
-    length = stride if data.window_us is None else data.window_us
+    length = stride if data.window_us is None or data.time_reference == "end" else data.window_us
+    quiet = 0
     held: Events | None = None
     start: int | None = None
     for chunk in chunks:
@@ -85,16 +90,33 @@ def _windows(chunks: Iterable[Events], data: EventDataConfig, stride: int) -> It
         if start is None:
             start = int(held.t_us[0])
         last = int(held.t_us[-1])
-        while last >= start + (stride if back else length):  # All events of the window are there.
-            yield _cut(held, data, start, start + (stride if back else length))
+        while last >= (end := start + length):  # All events of the window are there.
+            yield _cut(held, data, start, end)
+            low, high = held.t_us.searchsorted((end - stride, end), "left")
+            quiet = quiet + 1 if low == high else 0
             start += stride
+            if quiet >= QUIET and last >= start + length:
+                start += stride * _left_out(held, start + length, stride)
             held = _needed(held, data, start, stride)
     if held is None or start is None:
         return
     last = int(held.t_us[-1]) if len(held) else start - 1
     while start <= last:
-        yield _cut(held, data, start, start + (stride if back else length))
+        yield _cut(held, data, start, start + length)
         start += stride
+
+
+def _left_out(held: Events, end: int, stride: int) -> int:
+    """How many of the windows that end at `end`, `end` + 1 stride, ... come before the next event; warns of them."""
+    following = int(held.t_us.searchsorted(end - stride, "left"))
+    arrives = int(held.t_us[following])  # There is one, since the last event held is not before `end`.
+    count = max(0, (arrives - end) // stride + 1)
+    if count:
+        warnings.warn(
+            f"{held.name}: no event before {arrives} us for {QUIET} windows and {count} more, which are left out",
+            stacklevel=2,
+        )
+    return count
 
 
 def _cut(held: Events, data: EventDataConfig, start: int, end: int) -> Window:

@@ -14,9 +14,10 @@ from modalities.image.detector import ImageDetector
 from modalities.image.task import fits_on, split_dev
 from zoo.detection.head import RawMaps
 from zoo.detection.loss import DetectionLoss
-from zoo.detection.metrics import measured
+from zoo.detection.metrics import measured, require_metrics
 from zoo.detection.targets import Targets
-from zoo.errors import ConfigError, DataError
+from zoo.errors import ConfigError, DataError, WeightsError
+from zoo.evaluate_detection import align_classes, evaluate_detector
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
 from zoo.training.task import EpochOrder
@@ -33,6 +34,7 @@ class ImageDetection:
     """
 
     Options = DetectionOptions
+    modality, task = "image", "detection"
 
     def __init__(self, recipe: Recipe, quiet: bool = True) -> None:
         if recipe.data is None:
@@ -40,6 +42,11 @@ class ImageDetection:
                 "no training data: give --data DIR (a folder with train.parquet, or COCO's annotations and pictures)"
             )
         self.recipe, self.options, self.quiet = recipe, recipe.options, quiet
+        if recipe.pretrained and self.options.backbone is not None:
+            raise ConfigError(
+                "recipe: pretrained starts from the detector's weights and backbone from a classifier's: set backbone: "
+                "null or pretrained: false"
+            )
         self.packed = self._open("train")
         self.num_classes, self.labels = self.packed.num_classes, self.packed.class_names
         self.train_rows, held = split_dev(len(self.packed), self.options.dev_count, self.options.dev_fraction)
@@ -88,11 +95,11 @@ class ImageDetection:
         """Loads the backbone, puts the data on the device and prepares augmentation for `model`.
 
         Raises:
-            ConfigError: If the model is no detector on RGB pictures, or the batch cannot be divided.
+            ConfigError: If the model takes no RGB pictures or crops them, or the batch cannot be divided.
+            DataError: If the pictures to evaluate on have other classes.
             WeightsError: If the backbone does not fit.
         """
-        if not isinstance(model, ImageDetector):
-            raise ConfigError(f"this recipe trains detectors; {self.recipe.model} is none")
+        assert isinstance(model, ImageDetector)  # Of this modality and task there are no others.
         data_config = model.data_config
         if data_config.input_size[0] != 3:
             raise ConfigError(f"training pictures are RGB; the model takes {data_config.input_size[0]} channels")
@@ -101,8 +108,17 @@ class ImageDetection:
         if self.options.backbone is not None:
             import zoo
 
-            model.load_backbone(zoo.load(self.options.backbone))
+            try:
+                model.load_backbone(zoo.load(self.options.backbone))
+            except WeightsError as error:
+                raise WeightsError(
+                    f"backbone {self.options.backbone} for {self.recipe.model}: set backbone to a model of its size "
+                    f"and encoding, or to null ({error})"
+                ) from error
         self.rank = rank
+        if len(self.dev_rows) and self.recipe.eval_every:  # What the evaluation needs is better missed now.
+            require_metrics()
+            align_classes(self.dev.num_classes, self.dev.class_names, model)
         self.augment = DetectionAugmentation(self.options, data_config, device)
         self.criterion = DetectionLoss(
             model.strides,
@@ -132,8 +148,6 @@ class ImageDetection:
 
     def evaluate(self, model: nn.Module, precision: str) -> dict[str, float]:
         """COCO metrics in percent on the dev pictures, at the training size; what cannot be measured is left out."""
-        from zoo.evaluate_detection import evaluate_detector
-
         if not len(self.dev_rows):
             return {}
         dtype = "bfloat16" if precision == "bf16" else "float32"

@@ -48,13 +48,13 @@ class Pictures:
             source: Of one picture.
             options: For `zoo.read`.
         """
-        image = read(source, **options)
+        image = read(source, kind="image", **options)
         fields = {
             "name": image.name,
             "path": image.path,
             "size": image.size,
             "truncated": image.truncated,
-            "_picture": functools.partial(read, source, **options),
+            "_picture": functools.partial(read, source, kind="image", **options),
         }
         yield preprocess(image.rgb, self.data_config), fields
 

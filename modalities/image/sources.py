@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -204,8 +205,13 @@ def encoded(image: Any) -> bytes:
 
 
 def files_sha256(root: Path, files: Iterable[Path]) -> str:
-    """A fingerprint of files by name, size and time of change: hashing the contents would read a large set twice."""
-    facts = [(str(f.relative_to(root)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    """A fingerprint of files by name, size and time of change: hashing the contents would read a large set twice.
+
+    Args:
+        root: What the names are relative to; files may lie elsewhere.
+        files: In the order that counts.
+    """
+    facts = [(os.path.relpath(f, root), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

@@ -48,6 +48,7 @@ class ImageClassification:
     """
 
     Options = ImageOptions
+    modality, task = "image", "classification"
 
     def __init__(self, recipe: Recipe, quiet: bool = True) -> None:
         if recipe.data is None:
@@ -86,12 +87,9 @@ class ImageClassification:
         """Puts the data on the device and prepares augmentation for `model`.
 
         Raises:
-            ConfigError: If the model is no classifier or takes no RGB pictures, or the batch cannot be divided.
+            ConfigError: If the model takes no RGB pictures, or the batch cannot be divided.
         """
         data_config: Any = model.data_config
-        config: Any = getattr(model, "config", {})
-        if config.get("task", "classification") != "classification":
-            raise ConfigError(f"this recipe trains classifiers; {config.get('name')} is a model for {config['task']}")
         if data_config.input_size[0] != 3:
             raise ConfigError(f"training pictures are RGB; the model takes {data_config.input_size[0]} channels")
         self.order.start(device, rank, world)

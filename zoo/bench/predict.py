@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.bench.timing import environment, interleaved, pick_device, pick_dtype, threads
+from zoo.errors import ConfigError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -41,8 +42,11 @@ def predict(
         pretrained: Whether to load weights. They do not change the time, so names without weights can be measured.
 
     Returns:
-        A JSON-ready dict. `timings` maps `"predict"` (decode, preprocess, forward, top-k) and `"forward"` to
+        A JSON-ready dict. `timings` maps `"predict"` (decode, preprocess, forward, top-k or boxes) and `"forward"` to
         `median_ms` and `p90_ms`.
+
+    Raises:
+        ConfigError: If it is no image model.
     """
     import torch
 
@@ -52,6 +56,11 @@ def predict(
     source = sample_picture() if image is None else Path(image)
     with threads(cpu_threads), torch.inference_mode():
         model = zoo.load(name, pretrained=pretrained, device=device, dtype=torch_dtype)
+        if (modality := model.config["modality"]) != "image":
+            raise ConfigError(
+                f"{name}: this times image models, not models of {modality}; `zoo bench events` times the reading of "
+                "recordings"
+            )
         channels, *shape = model.data_config.input_size
         rows, columns = (size, size) if size else shape
         pixels = torch.zeros(1, channels, rows, columns, device=device, dtype=torch_dtype)

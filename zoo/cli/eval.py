@@ -1,4 +1,4 @@
-"""`zoo eval`: accuracy of a classifier, or COCO metrics of a detector, at several picture sizes."""
+"""`zoo eval`: accuracy of a classifier, or COCO metrics of a detector; of image models at several sizes."""
 
 from __future__ import annotations
 
@@ -39,11 +39,17 @@ _COLUMNS = {
 
 def eval_(
     name: Annotated[str, typer.Argument(help="Model name, as for `zoo predict`.")],
-    data: Annotated[str, typer.Option(help="Folder with the split: Parquet, class folders or COCO files.")],
-    split: Annotated[str, typer.Option(help="Which split.")] = "validation",
-    sizes: Annotated[str | None, typer.Option(help="Sides in pixels, as 112,224 or 480x640 (height x width).")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Pictures at a time; by default by size.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first pictures.")] = None,
+    data: Annotated[
+        str, typer.Option(help="Folder with the split: Parquet, class folders, COCO files, or an event data set.")
+    ],
+    split: Annotated[
+        str, typer.Option(help="Which split; event data sets have train, val and test, N-MNIST no val.")
+    ] = "validation",
+    sizes: Annotated[
+        str | None, typer.Option(help="Of image models: sides in pixels, as 112,224 or 480x640 (height x width).")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples at a time; by default by size.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first samples.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; by default CUDA where there is one.")] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     extend: Annotated[
@@ -53,12 +59,15 @@ def eval_(
     factor: Annotated[
         str, typer.Option(help="Its factor at every size above the training size; auto: size / training size.")
     ] = "auto",
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged pictures.")] = False,
+    skip_bad: Annotated[
+        bool,
+        typer.Option("--skip-bad", help="Leave out damaged pictures; of damaged recordings take what can be decoded."),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Measure the accuracy of a classifier, or COCO metrics of a detector, at several picture sizes."""
+    """Measure the accuracy of a classifier, or COCO metrics of a detector; image models at several sizes."""
     sides, number = _parse_sizes(sizes), _parse_factor(factor, extend)
 
     import torch
@@ -149,7 +158,7 @@ def _print_table(report: dict[str, Any]) -> None:
     table = Table(title=title, title_justify="left")
     columns = _COLUMNS[report.get("task", "classification")]
     extended = any("extend" in row for row in report["results"])
-    for heading in ("size (px)", *(text for _, text in columns), "images/s", *(["extension"] if extended else [])):
+    for heading in ("size (px)", *(text for _, text in columns), "per s", *(["extension"] if extended else [])):
         table.add_column(heading, justify="right")
     for row in report["results"]:
         size = row["size"] if isinstance(row["size"], int) else " x ".join(map(str, row["size"]))

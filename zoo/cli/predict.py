@@ -33,15 +33,15 @@ def predict(
         typer.Argument(metavar="SOURCE", help="Files, folders, patterns, http(s) URLs; - is standard input."),
     ],
     size: Annotated[
-        int | None, typer.Option(help="Side of the model's input in pixels; by default as trained.")
+        int | None, typer.Option(help="Of image models: side of the input in pixels; by default as trained.")
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(help="Classes per picture, by default 5; of a detector boxes, by default all.")
+        int | None, typer.Option(help="Classes per result, by default 5; of a detector boxes, by default all.")
     ] = None,
     min_score: Annotated[
         float | None, typer.Option(help="Of a detector: leave out boxes with a smaller score; by default 0.25.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Pictures per forward pass.")] = 32,
+    batch_size: Annotated[int, typer.Option(help="Pictures, or windows of recordings, per forward pass.")] = 32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; by default the CPU.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; by default float32.")] = None,
     as_json: Annotated[
@@ -80,7 +80,7 @@ def predict(
         float | None,
         typer.Option("--stride-ms", help="Of event models: one result every so many milliseconds of a recording."),
     ] = None,
-    errors: Annotated[str, typer.Option(help="Truncated pictures: raise, or keep what can be decoded.")] = "raise",
+    errors: Annotated[str, typer.Option(help="Truncated files: raise, or keep what can be decoded.")] = "raise",
     local_files_only: Annotated[bool, typer.Option("--local-files-only", help="Do not fetch weights.")] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress bar, nothing but results and errors.")

@@ -14,7 +14,7 @@ __all__ = ["train"]
 def train(
     config: Annotated[str, typer.Argument(help="Recipe: a YAML file, or a built-in name such as imagenette.")],
     model: Annotated[str | None, typer.Option(help="Model name, instead of the recipe's.")] = None,
-    data: Annotated[str | None, typer.Option(help="Folder with train.parquet or train/<class>/<pictures>.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data set that the recipe is for: its folder or archive.")] = None,
     out: Annotated[str | None, typer.Option(help="Folder of the run; loadable as local-dir:OUT afterwards.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs, instead of the recipe's.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the recipe's.")] = None,

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from zoo.errors import ConfigError, DataError, require
 
-__all__ = ["CocoMetrics", "measured"]
+__all__ = ["CocoMetrics", "measured", "require_metrics"]
 
 # Areas in pixels; an area on a bound is on both of its sides.
 _RANGES = {"small": [0, 32**2], "medium": [32**2, 96**2], "large": [96**2, 1e5**2]}
@@ -133,7 +134,7 @@ class CocoMetrics:
 
     def _evaluate(self) -> tuple[np.ndarray, np.ndarray]:
         """Precision (IoU, recall, class, size) and recall (IoU, class, size); -1 where there is nothing to find."""
-        library = require("faster_coco_eval", extra="detection")
+        library = require_metrics()
         truth = library.COCO(
             {
                 "images": [{"id": index} for index in range(self._pictures)],
@@ -150,6 +151,15 @@ class CocoMetrics:
         run.evaluate()
         run.accumulate()
         return np.asarray(run.eval["precision"])[..., 0], np.asarray(run.eval["recall"])[..., 0]
+
+
+def require_metrics() -> ModuleType:
+    """The library that computes the metrics; asked for before long work whose end needs it.
+
+    Raises:
+        MissingDependencyError: If `faster-coco-eval` is not installed.
+    """
+    return require("faster_coco_eval", extra="detection")
 
 
 def measured(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from zoo.encodings.base import AttentionEncoding
 from zoo.errors import ConfigError, ZooError, require
 from zoo.progress import Update, progress_bar
+from zoo.sources import locate
 from zoo.training.checkpoint import CHECKPOINT, check_same_run, load_checkpoint, save_checkpoint
 from zoo.training.compile_check import REPLAYED, begin_step, compile_model, compiled_step_problem, projection
 from zoo.training.metrics import MetricsLog
@@ -28,7 +29,7 @@ from zoo.training.optim import make_ema, make_optimizer, make_schedule
 from zoo.training.recipe import Recipe, task_class
 from zoo.training.seeds import derive_seed, seed_device
 from zoo.training.stopping import StopRequest
-from zoo.training.task import Task, batches, loss_parts
+from zoo.training.task import Task, batches, check_model, loss_parts
 
 __all__ = ["METRICS", "RECORD", "TrainResult", "Trainer", "train"]
 
@@ -128,8 +129,10 @@ class Trainer:
         self.main = bool(accelerator.is_main_process)
         self.quiet = quiet or not self.main
         self.device: torch.device = accelerator.device
+        kind = task_class(recipe.task)
+        check_model(locate(recipe.model, pretrained=recipe.pretrained).config, kind)
         with accelerator.main_process_first():  # one process packs the data, the others find them
-            self.task: Task = task_class(recipe.task)(recipe, quiet=self.quiet)
+            self.task: Task = kind(recipe, quiet=self.quiet)
         self.total_steps = recipe.epochs * self.task.steps_per_epoch
         self.model = self._build_model().to(self.device)
         self.task.start(self.model, self.device, accelerator.process_index, accelerator.num_processes)
@@ -231,7 +234,7 @@ class Trainer:
                 self.seconds = resumed_seconds + now - start
                 if log:
                     log.write({**record, "images_per_s": round(speed, 1), "seconds": round(self.seconds, 2)})
-                update(self.step, f"loss {self.last_loss:.4f}  {speed:,.0f} images/s")
+                update(self.step, f"loss {self.last_loss:.4f}  {speed:,.0f} samples/s")
             if epoch_ends and recipe.eval_every and (epoch % recipe.eval_every == 0 or self.step == self.total_steps):
                 metrics = self.task.evaluate(self.smoothed, recipe.precision)
                 if log and metrics:

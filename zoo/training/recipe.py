@@ -1,7 +1,8 @@
 """Recipes: what a training run does, as a flat YAML file with strict keys.
 
-A recipe holds the keys of `Recipe` and, flat beside them, those of its task (for images
-`modalities.image.augment.ImageOptions` and `modalities.image.detection_augment.DetectionOptions`).
+A recipe holds the keys of `Recipe` and, flat beside them, those of its task: for images
+`modalities.image.augment.ImageOptions` and `modalities.image.detection_augment.DetectionOptions`, for events
+`modalities.events.options.ClassificationOptions` and `DetectionOptions`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from zoo import registry
 from zoo.config_file import check_config
 from zoo.errors import WeightsError
 from zoo.training.checkpoint import CHECKPOINT, load_checkpoint
+from zoo.training.loop import RECORD
 
 __all__ = ["snapshot"]
 
@@ -26,10 +27,12 @@ def snapshot(run: Path, folder: Path) -> tuple[Path, int]:
         The folder, and the number of steps done.
 
     Raises:
-        WeightsError: If there is no checkpoint, or it is damaged or of an older version.
+        WeightsError: If the run is finished, or there is no checkpoint, or it is damaged or of an older version.
     """
     import zoo
 
+    if (run / RECORD).is_file():
+        raise WeightsError(f"{run}: this run is finished: load it as local-dir:{run}")
     state = load_checkpoint(run)
     if "config" not in state:
         raise WeightsError(f"{run / CHECKPOINT}: written by an older version, which did not keep the configuration")

@@ -151,6 +151,12 @@ def run_sweep(
         ZooError: At the end, naming the runs that failed.
     """
     folder = Path(out)
+    task = _recipe(sweep, sweep.runs[0], 0, data, folder).task
+    if task != "image-classification":
+        raise ConfigError(
+            f"sweep: it measures top-1 of image classifiers; recipe {sweep.recipe} is for {task}: run `zoo train` and "
+            "`zoo eval` for each setting"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     began, longest = time.monotonic(), 0.0
     written, failed = [], []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from zoo.errors import ConfigError
 from zoo.training.seeds import derive_seed, permutation
 
-__all__ = ["EpochOrder", "Loss", "Task", "batches", "loss_parts"]
+__all__ = ["EpochOrder", "Loss", "Task", "batches", "check_model", "loss_parts"]
 
 # Of a task: the scalar to minimise; or "loss" with that, and further scalars by name that are logged with it.
 Loss = Tensor | dict[str, Tensor]
@@ -23,6 +23,8 @@ Loss = Tensor | dict[str, Tensor]
 class Task(Protocol):
     """Data, batches, loss and metric of one kind of training; `modalities.image.task` has the first."""
 
+    modality: str
+    task: str
     num_classes: int
     labels: list[str] | None
     steps_per_epoch: int
@@ -44,6 +46,23 @@ class Task(Protocol):
         """Metrics on data held out from training; empty when there are none."""
 
 
+def check_model(config: Mapping[str, Any], task: type[Task]) -> None:
+    """Refuses a model that a task does not train, before the data are read for it.
+
+    Args:
+        config: The model's.
+        task: Class of the task.
+
+    Raises:
+        ConfigError: If the model is for another modality or task.
+    """
+    if (config["modality"], config["task"]) != (task.modality, task.task):
+        raise ConfigError(
+            f"this recipe trains models for {task.modality} {task.task}; {config['name']} is one for "
+            f"{config['modality']} {config['task']}"
+        )
+
+
 def loss_parts(loss: Loss) -> dict[str, Tensor]:
     """A task's loss as a mapping, `"loss"` first."""
     return {"loss": loss} if isinstance(loss, Tensor) else {"loss": loss["loss"], **loss}
@@ -63,7 +82,7 @@ class EpochOrder:
 
     def __init__(self, count: int, batch_size: int, seed: int) -> None:
         if count < batch_size:
-            raise ConfigError(f"batch_size {batch_size} is more than the {count} training pictures")
+            raise ConfigError(f"batch_size {batch_size} is more than the {count} training samples")
         self.count, self.batch_size, self.seed = count, batch_size, seed
         self.steps_per_epoch = count // batch_size  # The remainder waits for another epoch's order.
         self.device, self.rank, self.local = torch.device("cpu"), 0, batch_size

@@ -13,24 +13,12 @@ import numpy as np
 
 from modalities.events.datasets.base import EventSample, as_recorded, files_sha256
 from modalities.events.events import Events
+from modalities.events.presets import DVSGESTURE_LABELS
 from modalities.events.read import open_events
 from zoo.errors import ConfigError, DataError
 
-__all__ = ["CLASSES", "VAL_USERS", "DvsGesture"]
+__all__ = ["VAL_USERS", "DvsGesture"]
 
-CLASSES = (
-    "hand clapping",
-    "right hand wave",
-    "left hand wave",
-    "right arm clockwise",
-    "right arm counter clockwise",
-    "left arm clockwise",
-    "left arm counter clockwise",
-    "arm roll",
-    "air drums",
-    "air guitar",
-    "other gestures",
-)
 VAL_USERS = frozenset({21, 22, 23})
 """Training subjects held out for validation."""
 
@@ -82,7 +70,7 @@ class DvsGesture:
         if not self._clips:
             raise DataError(f"{data}: the tables of the split {split!r} list no gesture")
         self.labels = np.array([clip.label for clip in self._clips], np.int64)
-        self.class_names = list(CLASSES)
+        self.class_names = list(DVSGESTURE_LABELS)
         self.sha256 = files_sha256(data, (*self.files, *tables))
 
     def __len__(self) -> int:
@@ -162,10 +150,10 @@ def _clips(table: Path, file: int) -> list[_Clip]:
                     label, start, end = (int(cell) for cell in row)
                 except ValueError:
                     raise DataError(f"{table} line {number}: expected three whole numbers, found {row!r:.80}") from None
-                if not 1 <= label <= len(CLASSES) or not 0 <= start < end < 2**62:
+                if not 1 <= label <= len(DVSGESTURE_LABELS) or not 0 <= start < end < 2**62:
                     raise DataError(
                         f"{table} line {number}: class {label}, {start} to {end} us; expected a class from 1 to "
-                        f"{len(CLASSES)} and a start before the end"
+                        f"{len(DVSGESTURE_LABELS)} and a start before the end"
                     )
                 clips.append(_Clip(file, label - 1, start, end))
     except (OSError, UnicodeDecodeError, csv.Error) as error:

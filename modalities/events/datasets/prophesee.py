@@ -18,6 +18,7 @@ import numpy as np
 from modalities.events.datasets.base import EventSample, TimedBoxes, files_sha256
 from modalities.events.datasets.dat import DatWindows
 from modalities.events.events import Events
+from modalities.events.presets import DIGITS, GEN1_LABELS
 from modalities.events.protocol import ALL_BOXES, GEN1_PROTOCOL, MPX1_PROTOCOL, BoxProtocol
 from zoo.errors import ConfigError, DataError
 
@@ -48,10 +49,10 @@ class DetectionKind:
 
 
 KINDS = {
-    "gen1": DetectionKind(304, 240, ("car", "pedestrian"), 2, GEN1_PROTOCOL),
+    "gen1": DetectionKind(304, 240, GEN1_LABELS, 2, GEN1_PROTOCOL),
     # Of seven classes (with truck, bus, sign and light) the field trains and scores the first three.
     "1mpx": DetectionKind(1280, 720, ("pedestrian", "two wheeler", "car"), 7, MPX1_PROTOCOL),
-    "nmnist-canvas": DetectionKind(304, 240, tuple("0123456789"), 10, ALL_BOXES),
+    "nmnist-canvas": DetectionKind(304, 240, DIGITS, 10, ALL_BOXES),
 }
 
 

@@ -73,6 +73,7 @@ class Recording:
         height: Rows of the sensor, if the file says.
         blocks: Yields the events; raises `DataError` where the file is damaged, after what is before.
         notes: What was left out, as sentences for a warning; complete once `blocks` has ended.
+        start_us: When the recording began, in its clock, if the format says.
     """
 
     format: str
@@ -80,6 +81,7 @@ class Recording:
     height: int | None
     blocks: Callable[[], Generator[Block, None, None]]
     notes: list[str] = field(default_factory=list)
+    start_us: int | None = None
 
 
 def to_block(t_us: Any, x: Any, y: Any, p: Any) -> Block:

@@ -37,7 +37,8 @@ def open_nmnist(file: BinaryIO, name: str, options: Options) -> Recording:
             t = (wide[:, 2] & 0x7F) << 16 | wide[:, 3] << 8 | wide[:, 4]
             yield to_block(unwrap(t), wide[:, 0], wide[:, 1], raw[:, 2] >> 7)
 
-    return Recording("nmnist", width, height, blocks)
+    # The clock of N-MNIST starts with the recording, a few ms before the first event; that of a DVS128 may not.
+    return Recording("nmnist", width, height, blocks, start_us=0 if (width, height) == (34, 34) else None)
 
 
 def _sensor(file: BinaryIO, name: str) -> int:
