@@ -18,7 +18,7 @@ from zoo.encodings.extension import DynamicNTK, Extension, parse_extension
 from zoo.errors import ConfigError, DataError
 from zoo.progress import progress_bar
 
-__all__ = ["EvalResult", "align_labels", "evaluate", "evaluate_data", "extension_at"]
+__all__ = ["EvalResult", "align_labels", "evaluate", "evaluate_data", "extension_at", "report"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Pixels of one batch by default: 512 pictures of 112 px; larger pictures get smaller batches.
@@ -225,9 +225,9 @@ def evaluate_data(
         command: For the report.
 
     Returns:
-        `{"name", "dataset", "split", "images", "skipped", "data_sha256", "command", "device", "dtype", "results"}`;
-        each result has `size`, `top1` and `top5` in percent, and `images_per_s`; with an extension also `extend` and
-        `factor`, one number per coordinate axis.
+        `{"name", "task", "dataset", "split", "images", "skipped", "data_sha256", "command", "device", "dtype",
+        "results"}`; each result has `size`, `top1` and `top5` in percent, and `images_per_s`; with an extension also
+        `extend` and `factor`, one number per coordinate axis.
 
     Raises:
         DataError: If the data cannot be used or have another number of classes than the model.
@@ -243,7 +243,6 @@ def evaluate_data(
     labels = align_labels(packed.labels, packed.num_classes, packed.class_names, model)
     count = min(limit or len(packed), len(packed))
     chosen = packed.stacked()[:count] if packed.uniform else [packed[i] for i in range(count)]
-    device = next(model.parameters()).device
     with progress_bar("evaluating", count * len(sizes), quiet) as update:
         results = evaluate(
             model,
@@ -256,18 +255,41 @@ def evaluate_data(
             factor=factor,
             progress=update,
         )
+    return report(
+        model,
+        [result.to_dict() for result in results],
+        name=name,
+        dataset=packed.meta["name"],
+        split=split,
+        images=count,
+        skipped=len(packed.meta["skipped"]),
+        data_sha256=packed.meta["source_sha256"],
+        command=command,
+        dtype=dtype,
+    )
+
+
+def report(
+    model: nn.Module, results: list[dict[str, Any]], *, name: str | None, dtype: str, **facts: Any
+) -> dict[str, Any]:
+    """What an evaluation is written as: a JSON-ready dict, for `zoo eval --out` and `zoo card --eval`.
+
+    Args:
+        model: What was measured, where it was measured.
+        results: One dict for each size.
+        name: Of the model; `None` = from its configuration.
+        dtype: See `evaluate`.
+        facts: About data and command: `dataset`, `split`, `images`, `data_sha256`, `command`, ...
+    """
     config: Any = getattr(model, "config", None) or {}
+    device = next(model.parameters()).device
     return {
         "name": name or config.get("name"),
-        "dataset": packed.meta["name"],
-        "split": split,
-        "images": count,
-        "skipped": len(packed.meta["skipped"]),
-        "data_sha256": packed.meta["source_sha256"],
-        "command": command,
+        "task": config.get("task", "classification"),
+        **facts,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "dtype": dtype,
-        "results": [result.to_dict() for result in results],
+        "results": results,
     }
 
 

@@ -18,7 +18,7 @@ from zoo.detection.detections import Detections
 from zoo.detection.metrics import CocoMetrics, measured, require_metrics
 from zoo.encodings.extendable import extended
 from zoo.errors import ConfigError, DataError
-from zoo.evaluate import DTYPES, extension_at
+from zoo.evaluate import DTYPES, extension_at, report
 from zoo.progress import progress_bar
 
 __all__ = ["BoxedPictures", "DetectionEvalResult", "align_classes", "evaluate_detector", "evaluate_detector_data"]
@@ -323,18 +323,15 @@ def evaluate_detector_data(
                     progress=functools.partial(_progress, update, before),
                 )
             )
-    config: Any = getattr(model, "config", None) or {}
-    device = next(model.parameters()).device
-    return {
-        "name": name or config.get("name"),
-        "task": "detection",
-        "dataset": packed.meta["name"],
-        "split": split,
-        "images": len(rows),
-        "skipped": len(packed.meta["skipped"]),
-        "data_sha256": packed.meta["source_sha256"],
-        "command": command,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "dtype": dtype,
-        "results": [result.to_dict() for result in results],
-    }
+    return report(
+        model,
+        [result.to_dict() for result in results],
+        name=name,
+        dataset=packed.meta["name"],
+        split=split,
+        images=len(rows),
+        skipped=len(packed.meta["skipped"]),
+        data_sha256=packed.meta["source_sha256"],
+        command=command,
+        dtype=dtype,
+    )

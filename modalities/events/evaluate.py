@@ -20,7 +20,7 @@ from modalities.events.protocol import BoxProtocol, score
 from modalities.events.tokens import EventTokens
 from zoo.detection.metrics import measured, require_metrics
 from zoo.errors import ConfigError, DataError
-from zoo.evaluate import DTYPES
+from zoo.evaluate import DTYPES, report
 from zoo.progress import Update, progress_bar
 
 __all__ = ["accuracy", "average_precision", "evaluate_events"]
@@ -231,16 +231,14 @@ def evaluate_events(
         else:
             results = accuracy(model, opened, chosen, batch_size=batch_size or 32, **common)
     speed = len(chosen) / (time.perf_counter() - began)
-    device = next(model.parameters()).device
-    return {
-        "name": name or config.get("name"),
-        "task": config.get("task"),
-        "dataset": opened.name,
-        "split": split,
-        "images": len(chosen),
-        "data_sha256": opened.sha256,
-        "command": command,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "dtype": dtype,
-        "results": [{"size": [opened.height, opened.width], **measured(results), "images_per_s": speed}],
-    }
+    return report(
+        model,
+        [{"size": [opened.height, opened.width], **measured(results), "images_per_s": speed}],
+        name=name,
+        dataset=opened.name,
+        split=split,
+        images=len(chosen),
+        data_sha256=opened.sha256,
+        command=command,
+        dtype=dtype,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from zoo.training.task import EpochOrder
 __all__ = ["EventClassification", "EventDetection"]
 
 
-class _EventTask:
+class _EventTask(ABC):
     """What both tasks share; see `zoo.training.task.Task`.
 
     Args:
@@ -54,9 +55,9 @@ class _EventTask:
         self.steps_per_epoch = self.order.steps_per_epoch
         self.batches: TokenBatches | None = None
 
+    @abstractmethod
     def _open(self) -> Any:
         """The training split; sets `rows`, the samples to train on."""
-        raise NotImplementedError
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -97,8 +98,9 @@ class _EventTask:
         tokens, samples = self.batches(rows, derive_seed(self.recipe.seed, epoch, index, self.rank))
         return tokens.to(self.device), self._targets(samples)
 
+    @abstractmethod
     def _targets(self, samples: list[EventSample]) -> Any:
-        raise NotImplementedError
+        """Targets of a batch, on the device."""
 
     def _dtype(self, precision: str) -> str:
         return "bfloat16" if precision == "bf16" else "float32"
