@@ -62,11 +62,11 @@ def check(q, k, v, bias, *, shared=True, **options):
 @pytest.mark.parametrize("samples", [1, 3])
 @pytest.mark.parametrize("heads", [1, 2])
 def test_bias_shared_by_samples_and_heads(samples, heads):
-    check(*content(batch=3), 3 * torch.randn(samples, heads, 37, 37, device=DEVICE))
+    check(*content(batch=3, tokens=21), 3 * torch.randn(samples, heads, 21, 21, device=DEVICE))
 
 
 @kernel_test
-@pytest.mark.parametrize("tokens", [1, 16, 32, 33, 64])
+@pytest.mark.parametrize("tokens", [1, 16, 33, *([32, 64] if DEVICE == "cuda" else [])])
 def test_numbers_of_tokens(tokens):
     check(*content(tokens=tokens), 3 * torch.randn(1, 2, tokens, tokens, device=DEVICE))
 
@@ -85,7 +85,7 @@ def test_empty_batch():
 
 
 @kernel_test
-@pytest.mark.parametrize("elements", [2**27, 2 * 40 * 7])
+@pytest.mark.parametrize("elements", [2**27, 2 * 40 * 14])
 @pytest.mark.parametrize("causal", [False, True])
 def test_blocks_of_rows_masks_and_hidden_keys(elements, causal, monkeypatch):
     """Scores may hide keys too, even all those of a query."""
@@ -101,7 +101,7 @@ def test_blocks_of_rows_masks_and_hidden_keys(elements, causal, monkeypatch):
     out, asked = check(q, k, v, bias, mask=mask, causal=causal)
     assert (out[1] == 0).all() and (out[:, :, 5] == 0).all()
     if elements < 2**27:
-        assert asked == [slice(0, 1), *(slice(i, min(i + 7, 40)) for i in range(0, 40, 7))]
+        assert asked == [slice(0, 1), *(slice(i, min(i + 14, 40)) for i in range(0, 40, 14))]
     else:
         assert asked == [slice(None)]
 
@@ -152,9 +152,9 @@ def test_gradients_go_elsewhere_or_are_refused(learned):
 
 
 @kernel_test
-@pytest.mark.parametrize("elements", [2**27, 2 * 37 * 18])
+@pytest.mark.parametrize("elements", [2**27, 2 * 43 * 22])
 def test_compiles_whole_for_any_size(elements, monkeypatch):
-    """Of as many blocks of rows: one of any size, or three here."""
+    """Of as many blocks of rows: one of any size, or two here."""
     monkeypatch.setattr(dispatch, "_BLOCK_ELEMENTS_CUDA", elements)
     attention = CoordinateAttention(32, 2, 2, "kerple").to(DEVICE, DTYPE)
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
