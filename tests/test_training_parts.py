@@ -12,7 +12,7 @@ from training_toys import TINY
 
 import zoo
 from zoo.errors import ConfigError
-from zoo.training.compile_check import compiled_step_problem
+from zoo.training.compile_check import compiled_step_problem, projection
 from zoo.training.loop import METRICS
 from zoo.training.metrics import MetricsLog, read_metrics
 from zoo.training.optim import make_schedule, parameter_groups
@@ -193,17 +193,31 @@ class Wrong(nn.Module):
         return out + torch.tensor([1.0, -1.0]) if self.fault == "loss" else out
 
 
+def test_the_projection_is_fixed_and_reaches_every_number() -> None:
+    tree = {"a": [torch.randn(3, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)], "b": torch.zeros(0)}
+    first = projection(tree)
+    assert first.dim() == 0 and torch.equal(projection(tree), first)
+    first.backward()
+    gradients = [leaf.grad for leaf in tree["a"]]
+    assert all(gradient is not None and gradient.all() for gradient in gradients)
+    assert not torch.equal(*gradients)  # Two maps exchanged would not go unnoticed.
+
+
 @pytest.mark.parametrize(
     ("fault", "problem"),
     [("none", None), ("nan", "not finite"), ("gradient", "differ"), ("loss", "loss"), ("raises", "no compiler")],
 )
-def test_compile_check_finds_faults_and_leaves_the_state(fault: str, problem: str | None) -> None:
+@pytest.mark.parametrize("projected", [False, True])
+def test_compile_check_finds_faults_and_leaves_the_state(fault: str, problem: str | None, projected: bool) -> None:
+    """By a loss, or by the projection that the loop takes."""
     torch.manual_seed(0)
     model, inputs, targets = Toy(), torch.randn(16, 4), torch.randint(0, 2, (16,))
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    found = compiled_step_problem(
-        model, model, Wrong(model, fault), lambda net: nn.functional.cross_entropy(net(inputs), targets), seed=3
-    )
+
+    def loss_of(net: nn.Module) -> torch.Tensor:
+        return projection(net(inputs)) if projected else nn.functional.cross_entropy(net(inputs), targets)
+
+    found = compiled_step_problem(model, model, Wrong(model, fault), loss_of, seed=3)
     assert (found is None) if problem is None else (found is not None and problem in found)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())

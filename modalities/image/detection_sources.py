@@ -18,11 +18,11 @@ from modalities.image.sources import (
     ParquetTable,
     class_names,
     encoded,
-    files_sha256,
     parquet_files,
     read_file,
     source_name,
     split_names,
+    stamps_sha256,
 )
 from zoo.errors import DataError
 
@@ -156,7 +156,7 @@ class CocoSource:
             reason = f"{type(error).__name__}: {error}"
             raise DataError(f"{path}: not COCO annotations of boxes ({reason:.120})") from error
         files = [found for image in self._images if (found := self._find(image["file_name"])) is not None]
-        facts = (hashlib.sha256(text).hexdigest(), files_sha256(path.parent, files), category_ids)
+        facts = (hashlib.sha256(text).hexdigest(), stamps_sha256(path.parent, files), category_ids)
         self.sha256 = hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def _read(self, images: Any, annotations: Any, categories: Any, category_ids: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from zoo.errors import DataError, require
 
-__all__ = ["FolderSource", "Item", "ParquetSource", "ParquetTable", "Source", "class_names", "encoded", "files_sha256"]
+__all__ = ["FolderSource", "Item", "ParquetSource", "ParquetTable", "Source", "class_names", "encoded", "stamps_sha256"]
 __all__ += ["open_source", "parquet_files", "read_file", "source_name", "split_names"]
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
@@ -176,7 +176,7 @@ class FolderSource:
         if not self._files:
             raise DataError(f"{path}: no pictures; expected {path.name}/<class>/<pictures>")
         self.class_names: list[str] | None = [p.name for p in classes]
-        self.sha256 = files_sha256(path, [f for f, _ in self._files])
+        self.sha256 = stamps_sha256(path, [f for f, _ in self._files])
 
     def __len__(self) -> int:
         return len(self._files)
@@ -204,7 +204,7 @@ def encoded(image: Any) -> bytes:
     return data if isinstance(data, bytes) else b""
 
 
-def files_sha256(root: Path, files: Iterable[Path]) -> str:
+def stamps_sha256(root: Path, files: Iterable[Path]) -> str:
     """A fingerprint of files by name, size and time of change: hashing the contents would read a large set twice.
 
     Args:
