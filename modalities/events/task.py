@@ -18,6 +18,7 @@ from modalities.events.datasets.prophesee import BoxedRecordings
 from modalities.events.evaluate import accuracy, average_precision
 from modalities.events.options import ClassificationOptions, DetectionOptions
 from modalities.events.tokens import EventTokens
+from zoo.detection.compiled_loss import detection_loss
 from zoo.detection.loss import DetectionLoss
 from zoo.detection.metrics import measured, require_metrics
 from zoo.detection.targets import Targets
@@ -165,7 +166,8 @@ class EventDetection(_EventTask):
     def start(self, model: nn.Module, device: torch.device, rank: int, world: int) -> None:
         """As that of both tasks, and prepares the loss."""
         super().start(model, device, rank, world)
-        self._loss = DetectionLoss(model.strides)  # type: ignore[arg-type]
+        loss = DetectionLoss(model.strides)  # type: ignore[arg-type]
+        self._loss = detection_loss(loss, compiled=self.recipe.compile, device=device)
         if self.dev is not None:
             self.dev.window = self.data.window
             if self.recipe.eval_every:  # What the evaluation needs is better missed now.

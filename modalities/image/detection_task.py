@@ -12,6 +12,7 @@ from modalities.image.detection_augment import DetectionAugmentation, DetectionO
 from modalities.image.detection_data import PackedDetections, boxed_pictures
 from modalities.image.detector import ImageDetector
 from modalities.image.task import fits_on, split_dev
+from zoo.detection.compiled_loss import detection_loss
 from zoo.detection.head import RawMaps
 from zoo.detection.loss import DetectionLoss
 from zoo.detection.metrics import measured, require_metrics
@@ -120,12 +121,13 @@ class ImageDetection:
             require_metrics()
             align_classes(self.dev.num_classes, self.dev.class_names, model)
         self.augment = DetectionAugmentation(self.options, data_config, device)
-        self.criterion = DetectionLoss(
+        loss = DetectionLoss(
             model.strides,
             box_gain=self.options.box_gain,
             dfl_gain=self.options.dfl_gain,
             class_gain=self.options.class_gain,
         )
+        self.criterion = detection_loss(loss, compiled=self.recipe.compile, device=device)
         self.pictures = _Canvases(self.packed, self.train_rows, device)
         # Indices lie where the pictures are, so that taking them needs no wait for the device.
         self.order.start(device if self.pictures.resident is not None else torch.device("cpu"), rank, world)
@@ -144,7 +146,8 @@ class ImageDetection:
 
     def loss(self, maps: RawMaps, targets: Targets) -> dict[str, Tensor]:
         """Loss of both branches and its parts; see `DetectionLoss`."""
-        return self.criterion(maps, targets)
+        losses: dict[str, Tensor] = self.criterion(maps, targets)
+        return losses
 
     def evaluate(self, model: nn.Module, precision: str) -> dict[str, float]:
         """COCO metrics in percent on the dev pictures, at the training size; what cannot be measured is left out."""

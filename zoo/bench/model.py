@@ -194,7 +194,7 @@ class _Run:
         config: Any = getattr(model, "config", {})
         self._loss: Callable[[Any], torch.Tensor] = torch.sum
         if config.get("task") == "detection":
-            self._loss = _DetectorLoss(model, size, batch, device)
+            self._loss = _DetectorLoss(model, size, batch, device, compiled)
 
     def __call__(self) -> Any:
         """One batch: logits or detections; of a train step the loss, with the gradients of all parameters."""
@@ -211,9 +211,10 @@ class _Run:
 
 
 class _DetectorLoss:
-    """Loss of a detector's raw maps on drawn boxes; not compiled, as in training."""
+    """Loss of a detector's raw maps on drawn boxes; compiled where it is in training."""
 
-    def __init__(self, model: Any, size: int, batch: int, device: str) -> None:
+    def __init__(self, model: Any, size: int, batch: int, device: str, compiled: bool) -> None:
+        from zoo.detection.compiled_loss import detection_loss
         from zoo.detection.loss import DetectionLoss
         from zoo.detection.targets import Targets
 
@@ -223,7 +224,7 @@ class _DetectorLoss:
             torch.randint(model.num_classes, (batch, _BOXES), device=device),
             torch.ones(batch, _BOXES, dtype=torch.bool, device=device),
         )
-        self._loss = DetectionLoss(model.strides)
+        self._loss = detection_loss(DetectionLoss(model.strides), compiled=compiled, device=device)
 
     def __call__(self, maps: Any) -> torch.Tensor:
         loss: torch.Tensor = self._loss(maps, self._targets)["loss"]
