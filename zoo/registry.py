@@ -85,8 +85,20 @@ ARCHITECTURES = {
         "modalities.events.model:trained_extent",
         "modalities.events.data_config:EventDataConfig",
     ),
+    ("video", "video-vit"): Architecture(
+        "classification",
+        "modalities.video.model:build",
+        "modalities.video.presets:count_parameters",
+        "modalities.video.model:trained_extent",
+        "modalities.video.data_config:VideoDataConfig",
+    ),
 }
-PRESETS = ("modalities.image.presets", "modalities.image.detector_presets", "modalities.events.presets")
+PRESETS = (
+    "modalities.image.presets",
+    "modalities.image.detector_presets",
+    "modalities.events.presets",
+    "modalities.video.presets",
+)
 
 
 @dataclass(frozen=True)
