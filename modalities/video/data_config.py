@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,22 +16,20 @@ PIXEL_RANGES = ("unit", "bytes")
 
 @dataclass(frozen=True)
 class VideoDataConfig(DataConfig):
-    """Frames of a clip, how they are chosen and prepared, and the clock.
+    """Frames of a clip, and how they are chosen and prepared.
 
     Size, resizing, `mean` and `std` are those of `DataConfig`, the same for all frames of a clip.
 
     Attributes:
         frames: Frames of a clip, a multiple of `tubelet`; any number of tubelets may be asked for.
-        tubelet: Frames of a tubelet, as in the model; the `lengths` of clips count tubelets.
-        sampling: `"dense"`: a stretch of the file, `frames` frames at `frame_rate`, or every `frame_step`-th frame where
-            that is `None`; `"uniform"`: `frames` frames spread evenly over the whole file; `"released-ucf101"`: from the
-            first frame on, `tubelet` frames next to each other every `frame_step` frames, fewer tubelets of shorter
-            files.
+        tubelet: Frames of a tubelet; the `lengths` of clips count tubelets. A model puts its own here.
+        sampling: `"dense"`: a stretch of the file, `frames` frames at `frame_rate`, or every `frame_step`-th frame
+            where that is `None`; `"uniform"`: `frames` frames spread evenly over the whole file; `"released-ucf101"`:
+            from the first frame on, `tubelet` frames next to each other every `frame_step` frames, fewer tubelets of
+            shorter files.
         frame_step: Frames of the file from one frame (dense) or tubelet (released) to the next.
         frame_rate: Frames a second of a clip, by the time stamps of the file; of dense sampling alone. `None` leaves it
             to the file.
-        time_unit_s: Seconds per unit of the time coordinate, so that clips at another frame rate lie right. `None`: the
-            time coordinate is the number of the tubelet, whatever the frame rate.
         pixel_range: `"unit"`: black is 0 and white 1, then `mean` and `std`; `"bytes"`: pixels are left in 0..255, as
             in the released network, so that `mean` is 0 and `std` 1.
 
@@ -47,7 +44,6 @@ class VideoDataConfig(DataConfig):
     sampling: str = "dense"
     frame_step: int = 1
     frame_rate: float | None = None
-    time_unit_s: float | None = None
     pixel_range: str = "unit"
 
     def __post_init__(self) -> None:
@@ -59,14 +55,11 @@ class VideoDataConfig(DataConfig):
         for name, choices in (("sampling", SAMPLINGS), ("pixel_range", PIXEL_RANGES)):
             if getattr(self, name) not in choices:
                 raise ConfigError(f"data: {name} must be one of {', '.join(choices)}, not {getattr(self, name)!r:.80}")
-        for name in ("frame_rate", "time_unit_s"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not (1e-6 <= value <= 1e6 and math.isfinite(value)):
-                raise ConfigError(f"data: {name} must be a number from 1e-6 to 1e6 or null, not {value!r:.80}")
-            object.__setattr__(self, name, float(value))
+        rate = self.frame_rate
+        if rate is not None:
+            if not isinstance(rate, (int, float)) or isinstance(rate, bool) or not 1e-6 <= rate <= 1e6:
+                raise ConfigError(f"data: frame_rate must be a number from 1e-6 to 1e6 or null, not {rate!r:.80}")
+            object.__setattr__(self, "frame_rate", float(rate))
         self._check_together()
 
     def _check_together(self) -> None:

@@ -16,20 +16,108 @@ __all__ = ["MOTIONS", "MOTION_DATA", "UCF101_DATA", "UCF101_LABELS", "config", "
 AXES = 3  # time, row, column
 
 # In the order of the numbers of the data set's classInd.txt.
-UCF101_LABELS = tuple(
-    """
-    ApplyEyeMakeup ApplyLipstick Archery BabyCrawling BalanceBeam BandMarching BaseballPitch Basketball BasketballDunk
-    BenchPress Biking Billiards BlowDryHair BlowingCandles BodyWeightSquats Bowling BoxingPunchingBag BoxingSpeedBag
-    BreastStroke BrushingTeeth CleanAndJerk CliffDiving CricketBowling CricketShot CuttingInKitchen Diving Drumming
-    Fencing FieldHockeyPenalty FloorGymnastics FrisbeeCatch FrontCrawl GolfSwing Haircut Hammering HammerThrow
-    HandstandPushups HandstandWalking HeadMassage HighJump HorseRace HorseRiding HulaHoop IceDancing JavelinThrow
-    JugglingBalls JumpingJack JumpRope Kayaking Knitting LongJump Lunges MilitaryParade Mixing MoppingFloor Nunchucks
-    ParallelBars PizzaTossing PlayingCello PlayingDaf PlayingDhol PlayingFlute PlayingGuitar PlayingPiano PlayingSitar
-    PlayingTabla PlayingViolin PoleVault PommelHorse PullUps Punch PushUps Rafting RockClimbingIndoor RopeClimbing
-    Rowing SalsaSpin ShavingBeard Shotput SkateBoarding Skiing Skijet SkyDiving SoccerJuggling SoccerPenalty StillRings
-    SumoWrestling Surfing Swing TableTennisShot TaiChi TennisSwing ThrowDiscus TrampolineJumping Typing UnevenBars
-    VolleyballSpiking WalkingWithDog WallPushups WritingOnBoard YoYo
-    """.split()
+UCF101_LABELS = (
+    "ApplyEyeMakeup",
+    "ApplyLipstick",
+    "Archery",
+    "BabyCrawling",
+    "BalanceBeam",
+    "BandMarching",
+    "BaseballPitch",
+    "Basketball",
+    "BasketballDunk",
+    "BenchPress",
+    "Biking",
+    "Billiards",
+    "BlowDryHair",
+    "BlowingCandles",
+    "BodyWeightSquats",
+    "Bowling",
+    "BoxingPunchingBag",
+    "BoxingSpeedBag",
+    "BreastStroke",
+    "BrushingTeeth",
+    "CleanAndJerk",
+    "CliffDiving",
+    "CricketBowling",
+    "CricketShot",
+    "CuttingInKitchen",
+    "Diving",
+    "Drumming",
+    "Fencing",
+    "FieldHockeyPenalty",
+    "FloorGymnastics",
+    "FrisbeeCatch",
+    "FrontCrawl",
+    "GolfSwing",
+    "Haircut",
+    "Hammering",
+    "HammerThrow",
+    "HandstandPushups",
+    "HandstandWalking",
+    "HeadMassage",
+    "HighJump",
+    "HorseRace",
+    "HorseRiding",
+    "HulaHoop",
+    "IceDancing",
+    "JavelinThrow",
+    "JugglingBalls",
+    "JumpingJack",
+    "JumpRope",
+    "Kayaking",
+    "Knitting",
+    "LongJump",
+    "Lunges",
+    "MilitaryParade",
+    "Mixing",
+    "MoppingFloor",
+    "Nunchucks",
+    "ParallelBars",
+    "PizzaTossing",
+    "PlayingCello",
+    "PlayingDaf",
+    "PlayingDhol",
+    "PlayingFlute",
+    "PlayingGuitar",
+    "PlayingPiano",
+    "PlayingSitar",
+    "PlayingTabla",
+    "PlayingViolin",
+    "PoleVault",
+    "PommelHorse",
+    "PullUps",
+    "Punch",
+    "PushUps",
+    "Rafting",
+    "RockClimbingIndoor",
+    "RopeClimbing",
+    "Rowing",
+    "SalsaSpin",
+    "ShavingBeard",
+    "Shotput",
+    "SkateBoarding",
+    "Skiing",
+    "Skijet",
+    "SkyDiving",
+    "SoccerJuggling",
+    "SoccerPenalty",
+    "StillRings",
+    "SumoWrestling",
+    "Surfing",
+    "Swing",
+    "TableTennisShot",
+    "TaiChi",
+    "TennisSwing",
+    "ThrowDiscus",
+    "TrampolineJumping",
+    "Typing",
+    "UnevenBars",
+    "VolleyballSpiking",
+    "WalkingWithDog",
+    "WallPushups",
+    "WritingOnBoard",
+    "YoYo",
 )
 # What the camera does: the direction in which it moves or turns, not that of the picture.
 MOTIONS = (
@@ -59,10 +147,9 @@ UCF101_DATA: dict[str, Any] = {
     "sampling": "released-ucf101",
     "frame_step": 10,
     "frame_rate": None,
-    "time_unit_s": None,
     "pixel_range": "bytes",
 }
-# A second of 16 frames; a unit of time is the duration of a tubelet, so that other frame rates can follow.
+# A second of 16 frames.
 MOTION_DATA: dict[str, Any] = {
     **UCF101_DATA,
     "input_size": [3, 64, 64],
@@ -73,7 +160,6 @@ MOTION_DATA: dict[str, Any] = {
     "sampling": "dense",
     "frame_step": 1,
     "frame_rate": 16.0,
-    "time_unit_s": 0.125,
     "pixel_range": "unit",
 }
 MOTION_ENCODINGS = ("pape", "rope", "none", "alibi")
@@ -88,6 +174,7 @@ def config(
     num_classes: int,
     data: dict[str, Any],
     labels: tuple[str, ...] | None = None,
+    time_unit_s: float | None = None,
     released: bool = False,
 ) -> dict[str, Any]:
     """A complete configuration of a video classifier.
@@ -100,6 +187,7 @@ def config(
         num_classes: Number of classes.
         data: Fields of `VideoDataConfig`.
         labels: Class names in the order of the logits.
+        time_unit_s: Seconds of a unit of the time coordinate; `None`: it is the number of the tubelet.
         released: Follow the released networks: tubelets counted from 1 and the class token at the origin, instead of
             tubelets counted from 0 and a class token without position.
     """
@@ -119,6 +207,7 @@ def config(
             "encoding_options": dict(ENCODING_OPTIONS.get(encoding, {})),
             "coordinate_origin": 1 if released else 0,
             "class_token_position": "origin" if released else None,
+            "time_unit_s": time_unit_s,
             "pool": "token",
             "attention": "joint",
             "temporal_depth": 4,
@@ -140,6 +229,8 @@ def presets() -> Iterator[dict[str, Any]]:
             labels = None if released else UCF101_LABELS
             made = config(name, encoding=encoding, size=size, labels=labels, released=released, **ucf101)
             yield {"name": name, "weights": "release" if released else "none", "config": made}
+    # A unit of time is the duration of a tubelet, so that clips at other frame rates lie right.
+    unit = MOTION_DATA["tubelet"] / MOTION_DATA["frame_rate"]
     motion: dict[str, Any] = {"patch_size": 8, "num_classes": len(MOTIONS), "data": MOTION_DATA, "labels": MOTIONS}
     for size in ("n", "t"):
         for encoding in MOTION_ENCODINGS:
@@ -148,7 +239,7 @@ def presets() -> Iterator[dict[str, Any]]:
                 "name": name,
                 "weights": "none",
                 "command": f"zoo train imagenette-motion --model {name} --data DIR",
-                "config": config(name, encoding=encoding, size=size, **motion),
+                "config": config(name, encoding=encoding, size=size, time_unit_s=unit, **motion),
             }
 
 
