@@ -57,9 +57,7 @@ class Decoder:
                 raise DataError(f"{name}: the file is empty")
             file.seek(0)
             try:
-                self._container = self._close.enter_context(
-                    self._av.open(file, options={"format_whitelist": _FORMATS})
-                )
+                self._container = self._close.enter_context(self._av.open(file, options={"format_whitelist": _FORMATS}))
             except (self._av.FFmpegError, IndexError) as error:  # IndexError: of a file cut in its header.
                 raise DataError(f"{name}: not a video that can be read ({self._reason(error, head)})") from error
             self._stream = self._video_stream()

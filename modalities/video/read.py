@@ -181,9 +181,7 @@ class ClipReader:
             if number >= wanted[-1]:
                 return
 
-    def read_all(
-        self, start_s: float = 0.0, end_s: float | None = None, max_bytes: int = MAX_BYTES
-    ) -> Clip:
+    def read_all(self, start_s: float = 0.0, end_s: float | None = None, max_bytes: int = MAX_BYTES) -> Clip:
         """Decodes everything between two times.
 
         Raises:
