@@ -87,7 +87,10 @@ class Decoder:
             return float(((self._stream.start_time or 0) + self._stream.duration) * self._stream.time_base)
         # Matroska keeps it in a tag, as hours:minutes:seconds.
         found = re.match(r"(\d+):(\d+):(\d+\.?\d*)", self._stream.metadata.get("DURATION", ""))
-        return None if found is None else sum(float(part) * 60**power for part, power in zip(found.groups(), (2, 1, 0)))
+        if found is None:
+            return None
+        hours, minutes, seconds = map(float, found.groups())
+        return 3600 * hours + 60 * minutes + seconds
 
     def packets(self) -> Iterator[Any]:
         """The packets of the stream, as stored; damage ends them."""

@@ -1,10 +1,10 @@
 """A semi-synthetic set: real pictures filmed by a camera that moves in one of ten ways; the class is the motion.
 
-A picture, continued by its mirror images without end, fills a plane. The camera looks at a square of it and has a place,
-an angle and a zoom as functions of time. All ten classes draw the state at time 0 from one distribution and share it, so
-that the first frame says nothing of the class; place (uniform over the period of the plane) and angle (uniform over the
-circle) keep their distribution at all later times, whatever the motion. Zoom cannot be uniform without bounds: its range
-at the start is wide beside what a motion changes.
+A picture, continued by its mirror images without end, fills a plane. The camera looks at a square of it and has a
+place, an angle and a zoom as functions of time. All ten classes draw the state at time 0 from one distribution and
+start there, so that the first frame says nothing of the class; place (uniform over the period of the plane) and angle
+(uniform over the circle) keep their distribution at all later times, whatever the motion. Zoom cannot be uniform
+without bounds: its range at the start is wide beside what a motion changes.
 
 Clips follow from a seed and a number alone; they are drawn on any device, in batches, and never stored. Time is in
 seconds, so that the same clip can be drawn longer, larger or at another frame rate.
@@ -83,8 +83,8 @@ def render(pictures: Tensor, clips: MotionClips, *, size: int, frames: int, fram
     The arithmetic is float32 and waits for nothing on a GPU; on different devices results differ by rounding alone.
 
     Args:
-        pictures: uint8 or float (B, 3, S, S) in 0..255, square, on the device to use. Those of more than twice `size` are
-            resized first (bilinear, antialiased).
+        pictures: uint8 or float (B, 3, S, S) in 0..255, square, on the device to use. Those of more than twice
+            `size` are resized first (bilinear, antialiased).
         clips: Of B clips, on the same device.
         size: Side of the clips in pixels. The same scene is shown at any size.
         frames: Frames of a clip.
@@ -106,7 +106,7 @@ def render(pictures: Tensor, clips: MotionClips, *, size: int, frames: int, fram
         scene = F.interpolate(scene, (_FINER * size,) * 2, mode="bilinear", antialias=True).clamp_(0, 255)
     times = torch.arange(frames, device=scene.device, dtype=torch.float32) / frame_rate
     grid = _grid(clips, times, size)
-    # Frames lie below each other in the grid, so that pictures need not be repeated. "reflection" is the mirrored plane.
+    # Frames lie below each other in the grid: pictures need not be repeated. "reflection" makes the mirrored plane.
     shown = F.grid_sample(scene, grid.flatten(1, 2), mode="bilinear", padding_mode="reflection", align_corners=False)
     return shown.view(len(clips), 3, frames, size, size)
 
@@ -140,7 +140,7 @@ def _camera(clips: MotionClips, times: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     first_angle = 2 * math.pi * draws[:, 3, None]
     first_view = between(4, _VIEW)
     pan, zoom, turn = between(5, _PAN), between(5, _ZOOM), between(5, _TURN)
-    # In the order of the picture's rows, a camera that turns left (against the clock) turns its axes by a smaller angle.
+    # Rows count downwards: for a camera that turns left (against the clock) the angle of its axes gets smaller.
     angle = first_angle + (turn_right - turn_left) * turn * t
     view = first_view * ((wider - closer) * zoom * t).exp()
     moved = []

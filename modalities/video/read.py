@@ -140,8 +140,8 @@ class ClipReader:
             indices: int64 (n,), positions among `times_s`, in any order; may repeat.
 
         Returns:
-            The n frames in the order of `indices`. Where a damaged file lacks one, the last that could be decoded before
-            it (or the first after it) stands in.
+            The n frames in the order of `indices`. Where a damaged file lacks one, the last that could be decoded
+            before it (or the first after it) stands in.
 
         Raises:
             DataError: If the file cannot be read, or an index is out of range.

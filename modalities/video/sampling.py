@@ -58,8 +58,8 @@ class Sampler(ABC):
 class TubeletSteps(Sampler):
     """`tubelet` neighbouring frames every `step` frames from the first on: {0, 1}, {10, 11}, ... of the first 50.
 
-    The released UCF101 network was trained so (PaPE, released code). A shorter video gives fewer tubelets: `length` counts
-    the frames of whole ones, and one at the least, whose last frame is repeated where the video has a single one.
+    The released UCF101 network was trained so (PaPE, released code). A shorter video gives fewer tubelets: `length`
+    counts the frames of whole ones, and one at the least, whose last frame is repeated where the video has one alone.
 
     Attributes:
         tubelets: Tubelets of a clip.

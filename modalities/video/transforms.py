@@ -11,13 +11,26 @@ from zoo.errors import ConfigError, DataError
 from zoo.placement import place
 from zoo.resizing import resize_batch
 
-__all__ = ["CROPS", "normalise", "preprocess_clip"]
+__all__ = ["CROPS", "normalise", "preprocess_clip", "resize_clip"]
 
 CROPS = (1, 3)
 
 
 def preprocess_clip(frames: np.ndarray | Tensor, data: VideoDataConfig, crops: int = 1) -> Tensor:
-    """Turns the frames of a clip into model input.
+    """Turns the frames of a clip into model input: `resize_clip`, then `normalise`.
+
+    Returns:
+        float32 (crops, C, T, height, width).
+
+    Raises:
+        ConfigError: See `resize_clip`.
+        DataError: See `resize_clip`.
+    """
+    return normalise(resize_clip(frames, data, crops), data)
+
+
+def resize_clip(frames: np.ndarray | Tensor, data: VideoDataConfig, crops: int = 1) -> Tensor:
+    """Resizes and crops the frames of a clip, all alike.
 
     Args:
         frames: uint8 (T, H, W, 3).
@@ -26,7 +39,7 @@ def preprocess_clip(frames: np.ndarray | Tensor, data: VideoDataConfig, crops: i
             protocols test. Of models that do not crop (`resize` is not `"shortest"`) 1.
 
     Returns:
-        float32 (crops, C, T, height, width).
+        float32 (crops, C, T, height, width) in 0..255.
 
     Raises:
         ConfigError: If there are no such crops.
@@ -43,10 +56,8 @@ def preprocess_clip(frames: np.ndarray | Tensor, data: VideoDataConfig, crops: i
         )
     batch = clip.permute(0, 3, 1, 2)
     if crops == 1:
-        resized = resize_batch(batch, data)[None]
-    else:
-        resized = torch.stack([resize_batch(part, data) for part in _thirds(batch, data)])
-    return normalise(resized.transpose(1, 2), data)
+        return resize_batch(batch, data)[None].transpose(1, 2)
+    return torch.stack([resize_batch(part, data) for part in _thirds(batch, data)]).transpose(1, 2)
 
 
 def normalise(clips: Tensor, data: VideoDataConfig) -> Tensor:

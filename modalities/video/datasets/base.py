@@ -14,7 +14,6 @@ from zoo.files import files_sha256
 
 __all__ = [
     "SPLITS",
-    "VIDEO_SUFFIXES",
     "VideoSet",
     "check_fold",
     "class_folders",
@@ -24,7 +23,6 @@ __all__ = [
 ]
 
 SPLITS = ("train", "val", "test")
-VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
 _LARGEST = 2**28  # bytes of a list or table
 
 

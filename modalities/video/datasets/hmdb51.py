@@ -42,9 +42,7 @@ class HMDB51(VideoSet):
         ending = f"_test_split{fold}.txt"
         tables = next((found for name in LISTS if (found := sorted((root / name).glob(f"*{ending}")))), [])
         if not tables:
-            raise DataError(
-                f"{root}: no testTrainMulti_7030_splits/<class>{ending}: the lists are an archive of their own"
-            )
+            raise DataError(f"{root}: no testTrainMulti_7030_splits/<class>{ending}: the lists come apart")
         class_names = [table.name.removesuffix(ending) for table in tables]
         folder = class_folders(root, ("videos", "hmdb51_org", "hmdb51"), class_names, "HMDB51")
         videos = []

@@ -6,8 +6,9 @@ import os
 import warnings
 from pathlib import Path
 
-from modalities.video.datasets.base import VIDEO_SUFFIXES, VideoSet, read_table, split_of
+from modalities.video.datasets.base import VideoSet, read_table, split_of
 from zoo.errors import DataError
+from zoo.reading import VIDEO_SUFFIXES
 
 __all__ = ["Kinetics", "table_of"]
 
@@ -42,12 +43,8 @@ class Kinetics(VideoSet):
         rows = []
         for row in read_table(table, _COLUMNS):
             start, end = row["time_start"], row["time_end"]
-            if (
-                not row["label"]
-                or not _whole(start)
-                or not _whole(end)
-                or Path(row["youtube_id"]).name != row["youtube_id"]
-            ):
+            whole = _whole(start) and _whole(end)
+            if not row["label"] or not whole or Path(row["youtube_id"]).name != row["youtube_id"]:
                 raise DataError(f"{table}: expected a label, an id and times in whole seconds, got {dict(row)!r:.160}")
             rows.append((row["label"], f"{row['youtube_id']}_{int(float(start)):06}_{int(float(end)):06}"))
         class_names = sorted({label for label, _ in rows})

@@ -19,9 +19,9 @@ class UCF101(VideoSet):
     """One split of UCF101.
 
     The folder holds `UCF-101/<class>/v_<class>_gXX_cYY.avi` (or the class folders themselves) and
-    `ucfTrainTestlist/{classInd,trainlist0k,testlist0k}.txt`. A group is footage of one scene, so it is never divided: the
-    lists are checked for it, and the split `val` is the first group of each class of the training list, as with the
-    released PaPE network. `train` is the rest, unless `validation` is false.
+    `ucfTrainTestlist/{classInd,trainlist0k,testlist0k}.txt`. A group is footage of one scene, so it is never divided:
+    the lists are checked for it, and the split `val` is the first group of each class of the training list, as with
+    the released PaPE network. `train` is the rest, unless `validation` is false.
 
     Args:
         data: The folder.
@@ -51,9 +51,7 @@ class UCF101(VideoSet):
         check_fold(fold)
         lists = next((root / name for name in LISTS if (root / name / "classInd.txt").is_file()), None)
         if lists is None:
-            raise DataError(
-                f"{root}: no ucfTrainTestlist/classInd.txt: the lists of UCF101 are an archive of their own"
-            )
+            raise DataError(f"{root}: no ucfTrainTestlist/classInd.txt: the lists of UCF101 come apart")
         tables = [lists / name for name in ("classInd.txt", f"trainlist0{fold}.txt", f"testlist0{fold}.txt")]
         class_names = _class_names(tables[0])
         folder = class_folders(root, ("UCF-101", "UCF101"), class_names, "UCF101")
@@ -64,11 +62,8 @@ class UCF101(VideoSet):
         if split == "test":
             chosen = test
         else:
-            chosen = [
-                pair
-                for pair in train
-                if (pair[1] in held) == (split == "val") or (split, validation) == ("train", False)
-            ]
+            whole = split == "train" and not validation
+            chosen = [pair for pair in train if whole or (pair[1] in held) == (split == "val")]
         videos = [(folder / file, class_names.index(group[0])) for file, group in chosen]
         if absent := [file for file, _ in videos if not file.is_file()]:
             raise DataError(f"{root}: {len(absent)} of {len(videos)} videos are not there, first {absent[0]}")
