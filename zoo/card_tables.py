@@ -17,6 +17,7 @@ _TASKS = {
     ("image", "detection"): ("object-detection", "Object Detection"),
     ("events", "classification"): ("other", "Event Camera Classification"),
     ("events", "detection"): ("other", "Event Camera Object Detection"),
+    ("video", "classification"): ("video-classification", "Video Classification"),
 }
 
 
@@ -47,7 +48,7 @@ def code(text: str) -> str:
 
 def noun(modality: str) -> str:
     """What the samples of a data set are called."""
-    return "pictures" if modality == "image" else "samples"
+    return {"image": "pictures", "video": "clips"}.get(modality, "samples")
 
 
 def _conditions(item: Mapping[str, Any]) -> tuple[Any, ...]:
