@@ -22,7 +22,8 @@ from zoo.training.seeds import derive_seed
 
 __all__ = ["ClipBatches", "ClipInputs", "View", "in_order", "stack_views", "view_of"]
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class ClipInputs(NamedTuple):
@@ -164,7 +165,8 @@ class ClipBatches:
         height, width = self.data_config.input_size[1:]
         for _ in range(10):
             area = rows * columns * rng.uniform(low, high)
-            ratio = width / height * math.exp(rng.uniform(*map(math.log, self.options.crop_ratio)))
+            least, most = map(math.log, self.options.crop_ratio)
+            ratio = width / height * math.exp(rng.uniform(least, most))
             tall, wide = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
             if 1 <= tall <= rows and 1 <= wide <= columns:
                 top, left = rng.integers(rows - tall + 1), rng.integers(columns - wide + 1)

@@ -77,10 +77,6 @@ class Clip:
         """(height, width) in pixels."""
         return self.frames.shape[1], self.frames.shape[2]
 
-    def read_all(self) -> Clip:
-        """Returns the clip: what a `ClipReader` reads is here already."""
-        return self
-
     def at(self, indices: np.ndarray) -> Clip:
         """Returns the frames at positions, int64 (n,), in their order; may repeat."""
         return Clip(self.frames[indices], self.times_s[indices], self.name, self.path, self.truncated)

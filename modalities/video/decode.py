@@ -47,7 +47,8 @@ class Decoder:
 
     def __init__(self, value: Path | bytes, name: str) -> None:
         self._av = require("av", "video")
-        self.name, self.damage = name, None
+        self.name = name
+        self.damage: str | None = None
         self._close = contextlib.ExitStack()
         try:
             # A file object: FFmpeg would read a name as an address, and cannot read every name.

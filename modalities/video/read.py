@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,23 +163,60 @@ class ClipReader:
                 missing = [number for number in missing if number not in found]
             if missing or decoder.damage:
                 self._damaged(decoder.damage or f"frame {missing[0]} of {len(self)} is missing")
+        return self._assembled(found, indices)
+
+    def _collect(self, decoder: Decoder, wanted: list[int], found: dict[int, np.ndarray]) -> None:
+        """Decodes on until the last of the ascending positions `wanted`, and adds those frames to `found`."""
+        for position, (frame, time_s) in enumerate(self._timed(decoder)):
+            number = self._number(position, time_s)
+            if number in wanted and number not in found:
+                found[number] = decoder.rgb(frame, decoder.size)
+            if number >= wanted[-1]:
+                return
+
+    def windows(self, positions: Sequence[np.ndarray]) -> Iterator[Clip]:
+        """Decodes once from the start and yields a clip for each array of positions; memory holds one of them.
+
+        Args:
+            positions: int64 (n,) each, ascending; the first ones of the arrays ascend too.
+
+        Raises:
+            DataError: If the file cannot be read; what a damaged one lacks is replaced as by `at`.
+        """
+        needed = {int(number) for wanted in positions for number in wanted}
+        held: dict[int, np.ndarray] = {}
+        with Decoder(self._value, self.name) as decoder:
+            timed = enumerate(self._timed(decoder))
+            reached = -1
+            for wanted in positions:
+                while reached < wanted[-1] and (found := next(timed, None)) is not None:
+                    position, (frame, time_s) = found
+                    reached = self._number(position, time_s)
+                    if reached in needed:
+                        held[reached] = decoder.rgb(frame, decoder.size)
+                if reached < wanted[-1] or decoder.damage:
+                    self._damaged(decoder.damage or f"frame {wanted[-1]} of {len(self)} is missing")
+                yield self._assembled(held, wanted)
+                # The last one before stays, to stand in for what is missing.
+                last = max((number for number in held if number <= wanted[0]), default=-1)
+                held = {number: rgb for number, rgb in held.items() if number >= last}
+
+    def _assembled(self, found: dict[int, np.ndarray], indices: np.ndarray) -> Clip:
+        """The frames at positions; for those that are missing, the last one before, or the first."""
         if not found:
             raise DataError(f"{self.name}: none of the frames asked for can be decoded")
         have = np.array(sorted(found))
         chosen = have[np.maximum(np.searchsorted(have, np.asarray(indices), "right") - 1, 0)]
         frames = np.stack([found[number] for number in chosen.tolist()])
-        return Clip(frames, index.times_s[chosen], self.name, self.path, self.truncated)
+        return Clip(frames, self._index.times_s[chosen], self.name, self.path, self.truncated)
 
-    def _collect(self, decoder: Decoder, wanted: list[int], found: dict[int, np.ndarray]) -> None:
-        """Decodes on until the last of the ascending positions `wanted`, and adds those frames to `found`."""
-        index = self._index
-        for position, (frame, time_s) in enumerate(self._timed(decoder)):
-            # The nearest one: time stamps of packets and frames may differ by rounding.
-            number = position if index.pts is None else int(np.abs(index.times_s - time_s).argmin())
-            if number in wanted and number not in found:
-                found[number] = decoder.rgb(frame, decoder.size)
-            if number >= wanted[-1]:
-                return
+    def _number(self, position: int, time_s: float) -> int:
+        """Position of a decoded frame: the nearest in time, as stamps of packets and frames may differ by rounding."""
+        times = self._index.times_s
+        if self._index.pts is None:
+            return position
+        after = min(int(np.searchsorted(times, time_s)), len(times) - 1)
+        return after - 1 if after and time_s - times[after - 1] < times[after] - time_s else after
 
     def read_all(self, start_s: float = 0.0, end_s: float | None = None, max_bytes: int = MAX_BYTES) -> Clip:
         """Decodes everything between two times.

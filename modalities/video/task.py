@@ -84,13 +84,14 @@ class VideoClassification:
         Raises:
             ConfigError: If the model takes no RGB frames, or the batch cannot be divided.
         """
-        self.data_config: Any = model.data_config
-        if self.data_config.input_size[0] != 3:
-            raise ConfigError(f"videos are RGB; the model takes {self.data_config.input_size[0]} channels")
+        data_config: Any = model.data_config
+        if data_config.input_size[0] != 3:
+            raise ConfigError(f"videos are RGB; the model takes {data_config.input_size[0]} channels")
         self.order.start(torch.device("cpu"), rank, world)  # Where files are looked up.
         self.device, self.rank = device, rank
         self.timed = getattr(model, "time_unit_s", None) is not None
-        self.batches = ClipBatches(self.data, self.rows, self.data_config, self.options)
+        self.data_config = data_config
+        self.batches = ClipBatches(self.data, self.rows, data_config, self.options)
 
     def batch(self, epoch: int, index: int) -> tuple[ClipInputs, Tensor]:
         """Batch `index` of `epoch` for this process; a function of its arguments and the recipe's seed alone.
