@@ -135,8 +135,8 @@ def read(source: Any, kind: str | None = None, *, errors: str | None = None, **o
             (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or a tensor (H, W) or (C, H, W); for videos an array or tensor
             uint8 (T, H, W, 3).
         kind: `"image"`, `"clip"` or `"events"`; `None` decides for a path by suffix and content, and takes bytes and
-            objects as pictures. A `.bin` is points (KITTI) when its size divides by 16 and its floats are finite and within
-            1 km, and events (N-MNIST) when its size divides by 5. Other kinds are not in this version.
+            objects as pictures. A `.bin` is points (KITTI) when its size divides by 16 and its floats are finite and
+            within 1 km, and events (N-MNIST) when its size divides by 5. Other kinds are not in this version.
         errors: What to do with a truncated file: `"raise"`, or `"keep"` what can be decoded of it. `None` raises, but
             of videos keeps, with a warning: recordings that break off are common and their frames are whole.
         **options: For the reader of pictures: `frame` (of an animation; the first unless asked) and `max_pixels`. For

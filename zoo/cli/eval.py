@@ -51,7 +51,7 @@ def eval_(
     sizes: Annotated[
         str | None,
         typer.Option(
-            help="Of image models and models of camera motions: sides in pixels, as 112,224 or 480x640 (height x width)."
+            help="Of models of images and camera motions: sides in pixels, as 112,224 or 480x640 (height x width)."
         ),
     ] = None,
     clips: Annotated[

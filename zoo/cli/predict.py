@@ -49,7 +49,7 @@ def predict(
         bool,
         typer.Option(
             "--json",
-            help="Print a JSON array: an object per picture, per video (with its windows) or per window of a recording.",
+            help="Print a JSON array: an object per picture, video (with its windows) or window of a recording.",
         ),
     ] = False,
     as_csv: Annotated[
@@ -57,7 +57,7 @@ def predict(
         typer.Option(
             "--csv",
             help="Print CSV: source, rank, index, label, score; of detectors a row per box with x1, y1, x2, y2 in "
-            "pixels; of videos and recordings also start_us and end_us of the window, in microseconds of the recording's clock.",
+            "pixels; of videos and recordings also start_us and end_us of the window, in microseconds of their clock.",
         ),
     ] = False,
     save: Annotated[
