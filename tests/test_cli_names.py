@@ -40,6 +40,8 @@ def test_list_filters_and_json(run):
     assert [row["name"] for row in json.loads(out)] == [
         "rope-event-det-t-gen1",
         "rope-event-vit-t-dvsgesture",
+        "rope-video-vit-t-imagenette-motion",
+        "rope-video-vit-t-ucf101",
         "rope-vit-det-t-bccd",
         "rope-vit-det-t-coco",
         "rope-vit-t-imagenette",

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from modalities.video.axes import AXES, SPACE, TIME, for_axes
 from zoo.errors import ConfigError
 from zoo.network_sizes import ENCODING_OPTIONS, SIZES, count_attention_layer, count_block, count_encoder
 
 __all__ = ["MOTIONS", "MOTION_DATA", "UCF101_DATA", "UCF101_LABELS", "config", "count_parameters", "presets"]
-
-AXES = 3  # time, row, column
 
 # In the order of the numbers of the data set's classInd.txt.
 UCF101_LABELS = (
@@ -261,9 +260,16 @@ def count_parameters(model: Mapping[str, Any]) -> int:
     if attention == "joint":
         total = count_encoder(model, AXES)
     else:
-        total = count_encoder({**model, "depth": 0}, AXES) + model["depth"] * count_block(model, AXES - 1)
+        space, time = (_for_axes(model, axes) for axes in (SPACE, TIME))
+        total = count_encoder({**model, "depth": 0}, AXES) + model["depth"] * count_block(space, len(SPACE))
         if attention == "divided":  # In each block a LayerNorm and attention over time.
-            total += model["depth"] * (2 * dim + count_attention_layer(model, 1))
+            total += model["depth"] * (2 * dim + count_attention_layer(time, len(TIME)))
         else:  # Blocks over time between LayerNorms of their own, and a class token in each frame.
-            total += sizes["temporal_depth"] * count_block(model, 1) + 4 * dim + tokens * dim
+            total += sizes["temporal_depth"] * count_block(time, len(TIME)) + 4 * dim + tokens * dim
     return int(total + tokens * dim + model["num_classes"] * (dim + 1))
+
+
+def _for_axes(model: Mapping[str, Any], axes: tuple[int, ...]) -> dict[str, Any]:
+    """The model part of a configuration with the encoding that acts on some of the axes."""
+    encoding, options = for_axes(model["encoding"], model.get("encoding_options"), axes)
+    return {**model, "encoding": encoding, "encoding_options": options}
