@@ -58,8 +58,9 @@ class Decoder:
                 raise DataError(f"{name}: the file is empty")
             file.seek(0)
             try:
-                self._container = self._close.enter_context(self._av.open(file, options={"format_whitelist": _FORMATS}))
-            except (self._av.FFmpegError, IndexError) as error:  # IndexError: of a file cut in its header.
+                container = self._av.open(file, options={"format_whitelist": _FORMATS}, metadata_errors="replace")
+                self._container = self._close.enter_context(container)
+            except Exception as error:  # Damaged headers raise nearly anything.
                 raise DataError(f"{name}: not a video that can be read ({self._reason(error, head)})") from error
             self._stream = self._video_stream()
         except BaseException as error:

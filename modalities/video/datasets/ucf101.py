@@ -57,7 +57,8 @@ class UCF101(VideoSet):
         folder = class_folders(root, ("UCF-101", "UCF101"), class_names, "UCF101")
         train, test = (_listed(table, class_names) for table in tables[1:])
         if both := sorted({group for _, group in train} & {group for _, group in test}):
-            raise DataError(f"{tables[1]}: the group {both[0]} is in the training and in the test list")
+            label, group = both[0]
+            raise DataError(f"{tables[1]}: the group {label} g{group:02} is in the training and in the test list")
         held = _first_groups(train)
         if split == "test":
             chosen = test
