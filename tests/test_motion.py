@@ -45,20 +45,13 @@ def test_the_first_frame_is_the_same_for_every_class(seed: int) -> None:
     assert (still == still[:, :1]).all()
 
 
-def shifted(frame: torch.Tensor, down: int, right: int) -> torch.Tensor:
-    return frame.roll((down, right), dims=(1, 2))
-
-
-@pytest.mark.parametrize(("name", "down", "right"), [("left", 0, 1), ("right", 0, -1), ("up", 1, 0), ("down", -1, 0)])
+@pytest.mark.parametrize(("name", "down", "right"), [("left", 0, 4), ("right", 0, -4), ("up", 4, 0), ("down", -4, 0)])
 def test_panning_moves_the_picture_the_other_way(name: str, down: int, right: int) -> None:
-    clip = filmed_alike(3, frames=2, rate=32.0)[f"pan-{name}"]
-    inside = (slice(None), slice(6, -6), slice(6, -6))
-    errors = {
-        step: float((shifted(clip[:, 0], step * down, step * right) - clip[:, 1])[inside].abs().mean())
-        for step in (-3, -2, -1, 0, 1, 2, 3)
-    }
-    assert min(errors, key=lambda step: errors[step]) >= 0
-    assert min(errors[1], errors[0]) < min(errors[-1], errors[-2], errors[-3])
+    speed = 0.2 * 4 ** float(draw_states(1, 3).draws[0, 5])  # Views a second.
+    clip = filmed_alike(3, frames=2, rate=speed * SIZE / 4)[f"pan-{name}"]  # Four pixels from frame to frame.
+    inside = (slice(None), slice(4, -4), slice(4, -4))
+    moved = clip[:, 0].roll((down, right), dims=(1, 2))
+    assert torch.allclose(moved[inside], clip[:, 1][inside], atol=0.1)
 
 
 def test_zooming_and_turning_are_about_the_middle_and_opposite() -> None:
@@ -68,7 +61,7 @@ def test_zooming_and_turning_are_about_the_middle_and_opposite() -> None:
 
     def seen(scale: float, angle: float) -> torch.Tensor:
         """The first frame, as it would be seen closer and turned clockwise by an angle."""
-        turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+        turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
         return F.grid_sample(first[None], (grid @ turn / scale)[None], align_corners=False)[0]
 
     middle = (slice(None), slice(10, -10), slice(10, -10))

@@ -137,9 +137,7 @@ def test_the_motion_recipe_trains_resumes_alike_and_is_measured(
     assert models[0].config["labels"] == list(MOTIONS)
 
     report = evaluate_video(models[0], toys, split="validation", limit=10)
-    assert (report["dataset"], report["images"], report["task"]) == ("toys0-motion", 10, "classification") or (
-        report["dataset"].endswith("-motion")
-    )
+    assert report["dataset"].endswith("-motion") and (report["images"], report["task"]) == (10, "classification")
     places = [(row["size"], row["condition"]) for row in report["results"]]
     assert places == [
         (16, "16 frames at 16 a second"),
@@ -172,8 +170,8 @@ def test_the_loss_falls_on_one_batch_of_motions(toys: Path, tmp_path: Path) -> N
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
-    assert losses[0] == pytest.approx(np.log(10), abs=1e-3) and losses[-1] < 0.5 * losses[0]
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(np.log(10), abs=1e-3) and losses[-1] < 0.85 * losses[0]
 
 
 def test_recipes_that_do_not_fit_are_refused(ucf101: Path, toys: Path, tmp_path: Path) -> None:
