@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("av")
 
+from video_sets import UCF_CLASSES, write_hmdb51, write_kinetics, write_ucf101
+
 from modalities.video.datasets import HMDB51, UCF101, Kinetics, open_videos
-from tests.video_sets import UCF_CLASSES, write_hmdb51, write_kinetics, write_ucf101
 from zoo.errors import ConfigError, DataError
 
 

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 pytest.importorskip("av")
+
+from training_toys import TINY, write_toys
+from video_files import cut, frames, write_video
 
 import zoo
 from modalities.video import Clip, ClipResults
 from modalities.video.batches import ClipInputs
 from modalities.video.transforms import preprocess_clip
-from tests.training_toys import TINY, write_toys
-from tests.video_files import cut, frames, write_video
-from zoo.cli.main import app
+from zoo.cli.main import main
 from zoo.errors import ConfigError, DataError
 
 NAME = "pape-video-vit-n-imagenette-motion"
@@ -146,23 +146,42 @@ def test_options_are_checked(model: Any, folder: Path) -> None:
     assert len(predictor(frames(20), fps=10).windows_us) == 2
 
 
-def test_the_command_line(model: Any, folder: Path, tmp_path: Path) -> None:
-    zoo.save(model, tmp_path / "model")
-    name, run = f"local-dir:{tmp_path / 'model'}", CliRunner().invoke
-    found = run(
-        app, ["predict", name, str(folder), str(folder / "notes.txt"), "--json", "--save", str(tmp_path / "out")]
-    )
-    assert found.exit_code == 2 and "notes.txt" in found.stderr
-    assert [len(video["windows"]) for video in json.loads(found.stdout)] == [3, 1]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["long.png", "short.png"]
-    found = run(app, ["predict", name, str(folder / "long.mp4"), "--csv", "--top-k", "1", "--stride-ms", "500"])
-    lines = found.stdout.splitlines()
-    assert lines[0] == "source,rank,index,label,score,start_us,end_us" and len(lines) == 6
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: Any, code: int = 0) -> tuple[str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([*map(str, arguments)])
+        out, err = capsys.readouterr()
+        assert stop.value.code == code, err
+        assert "Traceback" not in err
+        return out, err
 
-    toys = write_toys(tmp_path / "toys", train=4, validation=4)
-    report = tmp_path / "report.json"
-    evaluation = ["eval", name, "--data", str(toys), "--sizes", "16,32", "--quiet", "--out", str(report)]
-    found = run(app, evaluation)
-    assert found.exit_code == 0 and "measured on" in found.stdout, found.output
+    return call
+
+
+@pytest.fixture(scope="module")
+def name(model: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("model")
+    zoo.save(model, folder)
+    return f"local-dir:{folder}"
+
+
+def test_predict_at_the_command_line(name: str, folder: Path, tmp_path: Path, run: Any) -> None:
+    out, err = run("predict", name, folder, folder / "notes.txt", "--json", "--save", tmp_path / "out", code=2)
+    assert "notes.txt" in err and [len(video["windows"]) for video in json.loads(out)] == [3, 1]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["long.png", "short.png"]
+    out, _ = run("predict", name, folder / "long.mp4", "--csv", "--top-k", 1, "--stride-ms", 500)
+    lines = out.splitlines()
+    assert lines[0] == "source,rank,index,label,score,start_us,end_us" and len(lines) == 6
+    out, _ = run("predict", name, folder / "long.mp4")
+    assert "over time:" in out
+    assert "save to a folder" in run("predict", name, folder / "long.mp4", "--save", tmp_path / "a.mp4", code=1)[1]
+
+
+def test_eval_at_the_command_line(name: str, tmp_path: Path, run: Any) -> None:
+    toys, report = write_toys(tmp_path / "toys", train=4, validation=4), tmp_path / "report.json"
+    evaluation = ("eval", name, "--data", toys, "--sizes", "16,32", "--quiet", "--out", report)
+    out, _ = run(*evaluation)
+    assert "measured on" in out
     assert [row["size"] for row in json.loads(report.read_text())["results"]] == [16, 32]
-    assert run(app, [*evaluation, "--clips", "2"]).exit_code != 0
+    assert "leave out fold, clips and crops" in run(*evaluation, "--clips", 2, code=1)[1]

@@ -11,11 +11,12 @@ import pytest
 
 pytest.importorskip("av")
 
+from video_files import SIZE, cut, frames, numbers, turned, write_sound, write_video
+
 import zoo
 from modalities.video import ClipReader, open_clip
 from modalities.video.clip import Clip
 from modalities.video.decode import Decoder
-from tests.video_files import SIZE, cut, frames, numbers, turned, write_sound, write_video
 from zoo.errors import ConfigError, DataError
 
 

@@ -11,6 +11,9 @@ import torch
 
 pytest.importorskip("av")
 
+from training_toys import TINY, stop_after, write_toys
+from video_sets import write_ucf101
+
 import zoo
 from modalities.video.batches import ClipBatches
 from modalities.video.datasets import UCF101
@@ -19,8 +22,6 @@ from modalities.video.motion_task import MotionClassification
 from modalities.video.options import VideoOptions
 from modalities.video.presets import MOTIONS
 from modalities.video.task import VideoClassification
-from tests.training_toys import TINY, stop_after, write_toys
-from tests.video_sets import write_ucf101
 from zoo.errors import ConfigError, DataError
 from zoo.training.loop import train
 from zoo.training.recipe import load_recipe

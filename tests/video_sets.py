@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-
-from tests.video_files import write_video
+from video_files import write_video
 
 UCF_CLASSES = ("ApplyEyeMakeup", "YoYo")
 GROUPS = (1, 2, 3, 4)
