@@ -9,7 +9,10 @@ import torch
 from saved_models import make_model
 from torch import Tensor
 
-__all__ = ["CONFIG", "VARIANTS", "clips", "video_model"]
+from modalities.video.model import _Clips
+from zoo.network import Sequences
+
+__all__ = ["CONFIG", "ENCODINGS", "LENGTHS", "VARIANTS", "clips", "logits", "sequences", "video_model", "with_nan"]
 
 CONFIG: dict[str, Any] = {
     "schema_version": 1,
@@ -55,6 +58,8 @@ CONFIG: dict[str, Any] = {
     "labels": ["still", "shake", "pan"],
 }
 VARIANTS = [(attention, pool) for attention in ("joint", "divided", "factorised") for pool in ("token", "mean")]
+ENCODINGS = ("pape", "pape-ri", "rope", "alibi", "sincos", "sincos+pape", "none")
+LENGTHS = torch.tensor([5, 0, 1])
 
 
 def video_model(seed: int = 0, **changes: Any) -> Any:
@@ -72,3 +77,22 @@ def clips(batch: int = 3, frames: int = 10, height: int = 8, width: int = 12, se
     """Random clips (B, 3, T, H, W)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch, 3, frames, height, width, generator=generator)
+
+
+def with_nan(batch: Tensor, lengths: Tensor = LENGTHS, tubelet: int = 2) -> Tensor:
+    """Clips with NaN in place of padding."""
+    batch = batch.clone()
+    for sample, length in zip(batch, lengths.tolist(), strict=True):
+        sample[:, length * tubelet :] = float("nan")
+    return batch
+
+
+def logits(model: Any, *inputs: Any) -> Tensor:
+    """What the model gives, without a graph."""
+    with torch.no_grad():
+        return model(*inputs)
+
+
+def sequences(model: Any, batch: Tensor, lengths: Tensor | None = None, times_s: Tensor | None = None) -> Sequences:
+    """What goes into the encoder."""
+    return model._sequences(_Clips(batch, lengths, times_s))
