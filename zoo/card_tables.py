@@ -58,12 +58,14 @@ def _conditions(item: Mapping[str, Any]) -> tuple[Any, ...]:
         *(item[key] for key in ("dataset", "split", "images", "device", "dtype")),
         tuple(size) if isinstance(size, list) else size,
         item.get("extend"),
+        item.get("condition"),
     )
 
 
 def _described(item: Mapping[str, Any], record: Mapping[str, Any], entry: Entry) -> str:
     """Data, split, number of samples, size and device of a number, for the line above its table."""
-    extend = f", extended with {literal(item['extend'])}" if item.get("extend") else ""
+    extend = f", {literal(item['condition'])}" if item.get("condition") else ""
+    extend += f", extended with {literal(item['extend'])}" if item.get("extend") else ""
     return (
         f"{literal(record['data']['name'])} (data set {code(item['dataset'])}), {literal(item['split'])} split, "
         f"{item['images']:,} {noun(entry.modality)}, at {size_text(item['size'])}"
@@ -174,7 +176,8 @@ def model_index(record: Mapping[str, Any], entry: Entry) -> list[dict[str, Any]]
         metrics = [
             {
                 "type": hub_type(item["metric"]),
-                "name": f"{heading(item['metric'])} at {size_text(item['size'])}",
+                "name": f"{heading(item['metric'])} at {size_text(item['size'])}"
+                + (f", {item['condition']}" if item.get("condition") else ""),
                 "value": value,
                 "args": {
                     "size": list(item["size"]) if isinstance(item["size"], list) else item["size"],

@@ -24,6 +24,7 @@ from zoo.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from modalities.events.events import Events
     from modalities.image.read import Image
+    from modalities.video.clip import Clip
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -35,6 +36,7 @@ __all__ = [
     "fetch",
     "holds_many",
     "is_url",
+    "policy",
     "read",
     "read_bounded",
 ]
@@ -49,13 +51,33 @@ TOTAL_TIMEOUT_S = 120.0
 """Longest whole transfer."""
 
 # Kind -> "module:function(value, *, name, path, errors, **options)".
-READERS = {"image": "modalities.image.read:read_image", "events": "modalities.events.read:read_events"}
+READERS = {
+    "image": "modalities.image.read:read_image",
+    "clip": "modalities.video.read:read_clip",
+    "events": "modalities.events.read:read_events",
+}
 
 IMAGE_SUFFIXES = frozenset(
     (".apng", ".avif", ".bmp", ".dib", ".gif", ".ico", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".jpx")
     + (".mpo", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".qoi", ".tif", ".tiff", ".webp")
 )
-VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
+VIDEO_SUFFIXES = (
+    ".3gp",
+    ".avi",
+    ".flv",
+    ".m2ts",
+    ".m4v",
+    ".mkv",
+    ".mov",
+    ".mp4",
+    ".mpeg",
+    ".mpg",
+    ".ogv",
+    ".webm",
+    ".wmv",
+)
+# What the things in a folder are called, and examples of their suffixes.
+_WHAT = {"image": "picture", "clip": "video", "events": "recording"}
 # Other kinds by suffix, also those that this version has no reader for, so that the error can say what the file is.
 _OTHER_SUFFIXES = {
     "clip": VIDEO_SUFFIXES,
@@ -90,39 +112,47 @@ class Source:
 
 
 @overload
-def read(source: Any, kind: Literal["events"], *, errors: str = ..., **options: Any) -> Events: ...
+def read(source: Any, kind: Literal["events"], *, errors: str | None = ..., **options: Any) -> Events: ...
 
 
 @overload
-def read(source: Any, kind: Literal["image"] = ..., *, errors: str = ..., **options: Any) -> Image: ...
+def read(source: Any, kind: Literal["clip"], *, errors: str | None = ..., **options: Any) -> Clip: ...
 
 
 @overload
-def read(source: Any, kind: str | None = ..., *, errors: str = ..., **options: Any) -> Any: ...
+def read(source: Any, kind: Literal["image"] = ..., *, errors: str | None = ..., **options: Any) -> Image: ...
 
 
-def read(source: Any, kind: str | None = None, *, errors: str = "raise", **options: Any) -> Image | Events:
-    """Reads one picture or one event recording.
+@overload
+def read(source: Any, kind: str | None = ..., *, errors: str | None = ..., **options: Any) -> Any: ...
+
+
+def read(source: Any, kind: str | None = None, *, errors: str | None = None, **options: Any) -> Image | Clip | Events:
+    """Reads one picture, one video or one event recording.
 
     Args:
         source: A path, an http(s) URL, the bytes of a file, or a `Source`; for pictures also a PIL image, an array
-            (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or a tensor (H, W) or (C, H, W).
-        kind: `"image"` or `"events"`; `None` decides for a path by suffix and content, and takes bytes and objects
-            as pictures. A `.bin` is points (KITTI) when its size divides by 16 and its floats are finite and within
-            1 km, and events (N-MNIST) when its size divides by 5. Other kinds are not in this version.
-        errors: What to do with a truncated file: `"raise"`, or `"keep"` what can be decoded of it.
+            (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or a tensor (H, W) or (C, H, W); for videos an array or tensor
+            uint8 (T, H, W, 3).
+        kind: `"image"`, `"clip"` or `"events"`; `None` decides for a path by suffix and content, and takes bytes and
+            objects as pictures. A `.bin` is points (KITTI) when its size divides by 16 and its floats are finite and
+            within 1 km, and events (N-MNIST) when its size divides by 5. Other kinds are not in this version.
+        errors: What to do with a truncated file: `"raise"`, or `"keep"` what can be decoded of it. `None` raises, but
+            of videos keeps, with a warning: recordings that break off are common and their frames are whole.
         **options: For the reader of pictures: `frame` (of an animation; the first unless asked) and `max_pixels`. For
-            that of events: see `modalities.events.open_events`.
+            that of videos: `start_s`, `end_s`, `max_bytes`, and `fps` of arrays; long videos are read piece by piece
+            with `modalities.video.open_clip`. For that of events: see `modalities.events.open_events`.
 
     Returns:
-        An `Image`: `rgb` uint8 (H, W, 3), `name`, `path`; or `Events`: `t_us` int64, `x` and `y` int32, `p` bool, all
+        An `Image`: `rgb` uint8 (H, W, 3), `name`, `path`; a `Clip`: `frames` uint8 (T, H, W, 3), `times_s` float64
+        (T,), `name`, `path`; or `Events`: `t_us` int64, `x` and `y` int32, `p` bool, all
         (N,), `width`, `height`.
 
     Raises:
         DataError: If it cannot be read; the message names the source.
     """
     source = as_source(source)
-    if errors not in ("raise", "keep"):
+    if errors not in (None, "raise", "keep"):
         raise ConfigError(f'errors must be "raise" or "keep", not {errors!r}')
     path = source.value if isinstance(source.value, Path) else None
     if path is not None:
@@ -136,10 +166,15 @@ def read(source: Any, kind: str | None = None, *, errors: str = "raise", **optio
         what = f"{kind} sources are not in this version" if known else f"unknown kind {kind!r}"
         raise DataError(f"{source.name}: {what}; this one reads: {', '.join(READERS)}")
     module, function = READERS[kind].split(":")
-    found: Image | Events = getattr(importlib.import_module(module), function)(
-        source.value, name=source.name, path=path, errors=errors, **options
+    found: Image | Clip | Events = getattr(importlib.import_module(module), function)(
+        source.value, name=source.name, path=path, errors=policy(errors, kind), **options
     )
     return found
+
+
+def policy(errors: str | None, kind: str) -> str | None:
+    """What to do with a truncated file of a kind where the user has not said: raise; readers of videos decide."""
+    return errors if errors is not None or kind == "clip" else "raise"
 
 
 def as_source(value: Any, index: int | None = None) -> Source:
@@ -178,15 +213,15 @@ def holds_many(source: Any) -> bool:
 
 
 def expand(source: Any, index: int | None = None, *, kind: str = "image") -> list[Source]:
-    """Expands a folder or a pattern into its pictures or recordings; anything else is one source.
+    """Expands a folder or a pattern into its pictures, videos or recordings; anything else is one source.
 
-    A folder gives the pictures directly in it and a pattern (`*`, `?`, `[...]`, `**` for any depth) those that match:
+    A folder gives those directly in it and a pattern (`*`, `?`, `[...]`, `**` for any depth) those that match:
     by suffix, in sorted order, without hidden files; symbolic links to files are followed.
 
     Args:
         source: Anything `read` takes, a folder or a pattern.
         index: Its place in a list, for the name of sources in memory.
-        kind: `"image"` or `"events"`.
+        kind: `"image"`, `"clip"` or `"events"`.
 
     Raises:
         DataError: If a folder or pattern holds nothing of this kind.
@@ -202,7 +237,9 @@ def expand(source: Any, index: int | None = None, *, kind: str = "image") -> lis
             found = [match for match in glob.iglob(str(path), recursive=True) if not os.path.isdir(match)]
     except OSError as error:
         raise DataError(f"{source}: cannot be listed ({error.strerror or error})") from error
-    what, suffixes = ("picture", IMAGE_SUFFIXES) if kind == "image" else ("recording", (*_OTHER_SUFFIXES[kind], ".bin"))
+    what, suffixes = _WHAT[kind], IMAGE_SUFFIXES if kind == "image" else _OTHER_SUFFIXES[kind]
+    if kind == "events":
+        suffixes = (*suffixes, ".bin")
     # A link to a folder further up makes `**` find the same entry again and again: keep the shortest way to it.
     unique: dict[tuple[str, str], str] = {}
     for match in sorted(found, key=len):
