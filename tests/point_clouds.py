@@ -33,9 +33,7 @@ def point_vit(
 ) -> Any:
     """A point ViT with random weights, in eval mode; the last arguments replace settings."""
     made = copy.deepcopy(
-        config(
-            "tiny", encoding=encoding, size="n", data=DATA, labels=("a", "b", "c"), group_features=features
-        )
+        config("tiny", encoding=encoding, size="n", data=DATA, labels=("a", "b", "c"), group_features=features)
     )
     made["model"] |= {**SMALL, **model}
     made["data"]["num_points"] = num_points

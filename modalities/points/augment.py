@@ -150,9 +150,7 @@ class Shift:
 
     def __call__(self, clouds: Clouds, generator: Generator) -> Clouds:
         """See `Augmentation`."""
-        return clouds.replace(
-            xyz=clouds.xyz + uniform(generator, (len(clouds.xyz), 1, 3), -self.amount, self.amount)
-        )
+        return clouds.replace(xyz=clouds.xyz + uniform(generator, (len(clouds.xyz), 1, 3), -self.amount, self.amount))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Generator, Tensor, nn
 from modalities.points.augment import axis_rotations, random_rotations
 from modalities.points.datasets import open_dataset
 from modalities.points.metrics import ConfusionMatrix
-from modalities.points.store import CloudSet, PointStore
+from modalities.points.store import PointStore
 from zoo.errors import ConfigError, DataError
 from zoo.evaluate import DTYPES, align_labels, report
 from zoo.progress import Update, progress_bar
@@ -166,11 +166,6 @@ def _covering(store: PointStore, row: int, size: int) -> list[Tensor]:
     return crops
 
 
-def _opened(data: str | os.PathLike[str], split: str, dataset: str, limit: int | None) -> tuple[CloudSet, np.ndarray]:
-    opened: Any = open_dataset(data, {"validation": "val"}.get(split, split), dataset)
-    return opened, np.arange(min(limit or len(opened), len(opened)))
-
-
 def evaluate_points(
     model: nn.Module,
     data: str | os.PathLike[str],
@@ -218,12 +213,11 @@ def evaluate_points(
     """
     if sizes is not None or extend is not None or factor is not None or skip_bad:
         raise ConfigError("point models are scored on whole clouds: leave out sizes, extend, factor and skip_bad")
-    opened, chosen = _opened(data, split, dataset, limit)
+    opened: Any = open_dataset(data, {"validation": "val"}.get(split, split), dataset)
+    chosen = np.arange(min(limit or len(opened), len(opened)))
     segments = model.config["task"] == "segmentation"  # type: ignore[index]
     config: Any = model.data_config
-    store = PointStore(
-        opened, chosen, config, next(model.parameters()).device, pointwise=segments, quiet=quiet
-    )
+    store = PointStore(opened, chosen, config, next(model.parameters()).device, pointwise=segments, quiet=quiet)
     if len(opened.class_names) != int(model.num_classes):  # type: ignore[arg-type]
         raise DataError(f"{opened.name} has {len(opened.class_names)} classes, the model has {model.num_classes}")
     with progress_bar("evaluating", 2 * len(chosen) if segments else 3 * len(chosen), quiet) as update:

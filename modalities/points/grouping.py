@@ -43,9 +43,8 @@ class Groups(NamedTuple):
     centroid: Tensor
 
 
-@torch.library.custom_op("pape_zoo::farthest_points", mutates_args=())
 def _farthest(xyz: Tensor, mask: Tensor, count: int) -> Tensor:
-    """The loop of `farthest_points`, as one operator so that compilers do not unroll it."""
+    """The loop of `farthest_points`."""
     nearest = torch.where(mask, torch.inf, -1.0).to(xyz.dtype)
     offset = (xyz - _centroid(xyz, mask)).square().sum(-1)
     current = torch.where(mask, offset, -1.0).argmax(1)
@@ -58,7 +57,12 @@ def _farthest(xyz: Tensor, mask: Tensor, count: int) -> Tensor:
     return torch.stack(chosen, dim=1)
 
 
-@_farthest.register_fake
+# One operator for compilers, which would unroll the loop. Eager code calls the function, since an operator imports the
+# compiler.
+_operator = torch.library.custom_op("pape_zoo::farthest_points", _farthest, mutates_args=())
+
+
+@_operator.register_fake
 def _(xyz: Tensor, mask: Tensor, count: int) -> Tensor:
     return xyz.new_empty((xyz.shape[0], count), dtype=torch.int64)
 
@@ -88,7 +92,8 @@ def farthest_points(xyz: Tensor, mask: Tensor, count: int) -> Tensor:
     """
     if xyz.shape[1] == 0 or count < 1:
         raise DataError(f"sampling {count} points of clouds with {xyz.shape[1]} places: both must be at least 1")
-    chosen: Tensor = _farthest(xyz.detach(), mask, count)
+    find = _operator if torch.compiler.is_compiling() else _farthest
+    chosen: Tensor = find(xyz.detach(), mask, count)
     return chosen
 
 

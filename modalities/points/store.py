@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,29 +13,16 @@ from modalities.points.augment import uniform
 from modalities.points.batch import PointBatch
 from modalities.points.clouds import Clouds
 from modalities.points.data_config import PointDataConfig
+from modalities.points.datasets import PointSet
 from modalities.points.points import Points
 from modalities.points.prepare import make_features, normalise
 from zoo.errors import DataError
 from zoo.progress import progress_bar
 
-__all__ = ["CloudSet", "PointStore"]
+__all__ = ["PointStore"]
 
 _DEVICE_SHARE = 0.5  # of the free device memory that the data may take; larger sets stay on the host
 _GEOMETRY = ("xyz", "height")  # features that follow from coordinates, so that augmentation changes them
-
-
-class CloudSet(Protocol):
-    """A split of a data set of point clouds; see `modalities.points.datasets`."""
-
-    name: str
-    sha256: str
-    class_names: list[str]
-
-    def __len__(self) -> int:
-        """Number of clouds."""
-
-    def read(self, index: int) -> Points:
-        """A cloud; of a segmentation set with the field `"label"`."""
 
 
 class PointStore:
@@ -55,7 +42,7 @@ class PointStore:
 
     def __init__(
         self,
-        data: CloudSet,
+        data: PointSet,
         indices: Sequence[int] | np.ndarray,
         config: PointDataConfig,
         device: torch.device,
@@ -70,7 +57,7 @@ class PointStore:
         labels: list[np.ndarray] = []
         with progress_bar(f"reading {data.name}", len(indices), quiet) as update:
             for done, index in enumerate(np.asarray(indices).tolist(), start=1):
-                points = data.read(index)
+                points = data[index]
                 if not len(points):
                     raise DataError(f"{points.name}: a cloud without points cannot be trained on")
                 xyz = normalise(points.xyz, config.normalise)[0]
@@ -149,8 +136,9 @@ class PointStore:
         return self._gathered(numbers)
 
     def whole(self, rows: Sequence[int], matrices: Tensor | None = None) -> PointBatch:
-        """Clouds with all their points as a batch on the device; of those with more than the model's number of points,
-        so many spread evenly over the file.
+        """Clouds with all their points as a batch on the device.
+
+        Of a cloud with more points than the model's number, so many spread evenly over the file are taken.
 
         Args:
             rows: Clouds of the store.

@@ -59,9 +59,15 @@ class _PointTask(ABC):
         self.rows, self.dev_rows, self.dev_data = np.sort(order[held:]), np.sort(order[:held]), self.data
         if not len(self.rows):
             raise DataError(f"dev_fraction {fraction} leaves no training clouds of {count}")
-        if not held and "val" in self.data.splits:
-            self.dev_data = open_dataset(self.recipe.data, "val", self.options.dataset)
-            self.dev_rows = np.arange(len(self.dev_data))
+        if not held and (validation := self._validation()) is not None:
+            self.dev_data, self.dev_rows = validation, np.arange(len(validation))
+
+    def _validation(self) -> Any:
+        """The validation split of the data set, or `None` where it has none."""
+        try:
+            return open_dataset(self.recipe.data, "val", self.options.dataset)  # type: ignore[arg-type]
+        except ConfigError:  # There is no such split.
+            return None
 
     @abstractmethod
     def _samples(self) -> int:
@@ -181,9 +187,7 @@ class PointSegmentation(_PointTask):
         self._by_class = [order[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True) if b > a]
         if not self._by_class:
             raise DataError(f"{self.data.name}: no point of the training split has a class")
-        self._criterion = SegmentationLoss(
-            self.config.ignore_label, self.options.label_smoothing, self.options.lovasz
-        )
+        self._criterion = SegmentationLoss(self.config.ignore_label, self.options.label_smoothing, self.options.lovasz)
 
     def _made(self, rows: Tensor, seed: int) -> tuple[PointBatch, Tensor]:
         rng = np.random.default_rng(seed)
@@ -203,7 +207,9 @@ class PointSegmentation(_PointTask):
         """Numbers (points,) of the points around a point; of clouds that are smaller, some come again."""
         row = int(np.searchsorted(self.store.offsets, point, side="right")) - 1
         found = self.store.crop(row, self.store.xyz[point], self.points)
-        return found if len(found) == self.points else found[torch.arange(self.points, device=found.device) % len(found)]
+        return (
+            found if len(found) == self.points else found[torch.arange(self.points, device=found.device) % len(found)]
+        )
 
     def loss(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The loss and its parts."""
