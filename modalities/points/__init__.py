@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from modalities.points.batch import PointBatch
     from modalities.points.data_config import PointDataConfig
+    from modalities.points.ptv3 import PointClassifier, PointSegmenter
+    from modalities.points.ptv3_network import PointFeatures
 
 # Public name -> module that defines it.
 _LAZY = {
     "PointBatch": "modalities.points.batch",
+    "PointClassifier": "modalities.points.ptv3",
     "PointDataConfig": "modalities.points.data_config",
+    "PointFeatures": "modalities.points.ptv3_network",
+    "PointSegmenter": "modalities.points.ptv3",
 }
 
-__all__ = ["PointBatch", "PointDataConfig"]
+__all__ = ["PointBatch", "PointClassifier", "PointDataConfig", "PointFeatures", "PointSegmenter"]
 
 
 def __getattr__(name: str) -> Any:
