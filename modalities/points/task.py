@@ -36,6 +36,7 @@ class _PointTask(ABC):
     """
 
     modality = "points"
+    draws_on_host = True  # Point Transformer V3 draws the orders of its curves, which launches depend on.
     task: str
     num_classes: int
     labels: list[str] | None
@@ -171,7 +172,7 @@ class PointSegmentation(_PointTask):
     task = "segmentation"
 
     def _samples(self) -> int:
-        return int(self.options.crops)
+        return int(self.options.crops) or len(self.rows)
 
     def start(self, model: nn.Module, device: torch.device, rank: int, world: int) -> None:
         """As that of both tasks, and sorts the points by class.
@@ -191,10 +192,7 @@ class PointSegmentation(_PointTask):
 
     def _made(self, rows: Tensor, seed: int) -> tuple[PointBatch, Tensor]:
         rng = np.random.default_rng(seed)
-        numbers = []
-        for _ in range(len(rows)):
-            members = self._by_class[rng.integers(len(self._by_class))]
-            numbers.append(self._crop(int(members[rng.integers(len(members))])))
+        numbers = [self._crop(self._centre(row, rng)) for row in rows.tolist()]
         clouds = self.store.at(torch.stack(numbers)).centred(self.config)
         clouds = run(self.steps, clouds, _generator(self.device, seed, "augmentation"))
         batch = clouds.to_batch(self.config)
@@ -202,6 +200,13 @@ class PointSegmentation(_PointTask):
             batch = Mix3D(self.options.mix3d)(batch, _generator(torch.device("cpu"), seed, "mix"))
         assert clouds.labels is not None
         return batch, clouds.labels.flatten()
+
+    def _centre(self, row: int, rng: np.random.Generator) -> int:
+        """The point that a crop is around: any of cloud `row`, or one of a class that is drawn first."""
+        if not self.options.crops:
+            return int(rng.integers(*self.store.offsets[row : row + 2]))
+        members = self._by_class[rng.integers(len(self._by_class))]
+        return int(members[rng.integers(len(members))])
 
     def _crop(self, point: int) -> Tensor:
         """Numbers (points,) of the points around a point; of clouds that are smaller, some come again."""
@@ -220,5 +225,5 @@ class PointSegmentation(_PointTask):
         """Mean IoU and accuracy in percent on the clouds held out, every point of them."""
         if not len(self.dev_rows):
             return {}
-        scores = score_points(model, self.dev_store, points=self.points, dtype=self._dtype(precision))
+        scores = score_points(model, self.dev_store, dtype=self._dtype(precision))
         return {f"dev_{key}": value for key, value in scores.items()}
