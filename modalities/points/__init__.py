@@ -1,4 +1,4 @@
-"""Point clouds: batches without padding, voxels and serialised orders, and networks that take them.
+"""Point clouds: files of every common format, data sets, batches without padding, serialised orders, and networks.
 
 Names are looked up when used (PEP 562), so that presets can be read without torch.
 """
@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from modalities.points.batch import PointBatch
     from modalities.points.data_config import PointDataConfig
+    from modalities.points.datasets import open_dataset
+    from modalities.points.points import Points, sample_surface
+    from modalities.points.write import save_ply
 
 # Public name -> module that defines it.
 _LAZY = {
     "PointBatch": "modalities.points.batch",
     "PointDataConfig": "modalities.points.data_config",
+    "Points": "modalities.points.points",
+    "open_dataset": "modalities.points.datasets",
+    "sample_surface": "modalities.points.points",
+    "save_ply": "modalities.points.write",
 }
 
-__all__ = ["PointBatch", "PointDataConfig"]
+__all__ = ["PointBatch", "PointDataConfig", "Points", "open_dataset", "sample_surface", "save_ply"]
 
 
 def __getattr__(name: str) -> Any:

@@ -61,7 +61,7 @@ class Options:
             raise DataError(f"{name}: the header says {count} points: damaged")
         if count > self.max_points:
             raise DataError(
-                f"{name}: the header says {count} points; at most {self.max_points} are read (pass max_points= for more)"
+                f"{name}: the header says {count} points; at most {self.max_points} are read; pass max_points= for more"
             )
         return count
 

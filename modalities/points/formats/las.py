@@ -24,7 +24,8 @@ def decode_las(file: BinaryIO, name: str, options: Options) -> Decoded:
 
     Coordinates are the stored whole numbers times scale plus offset, in float64. Fields are the dimensions under the
     names of the standard (`intensity` uint16, `return_number`, `number_of_returns`, `classification`, `gps_time`,
-    ...), colour as `rgb` uint16 (N, 3), and extra dimensions under their own names; flags are bool.
+    ...), number and count of returns also as `return` (N, 2), colour as `rgb` uint16 (N, 3), and extra dimensions
+    under their own names; flags are bool.
     `info` holds `scales`, `offsets`, `point_format` and `version`.
 
     Raises:
@@ -100,6 +101,8 @@ def _columns(points: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
             fields[key] = values.astype(bool) if key in _TRUTH else values
     if "red" in names:
         fields["rgb"] = np.stack([np.asarray(points[key], np.uint16) for key in ("red", "green", "blue")], axis=1)
+    if "return_number" in fields and "number_of_returns" in fields:
+        fields["return"] = np.stack([fields["return_number"], fields["number_of_returns"]], axis=1)
     return xyz, fields
 
 

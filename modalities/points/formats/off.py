@@ -64,7 +64,9 @@ def decode_off(file: BinaryIO, name: str, options: Options) -> Decoded:
         decoded.fields["normal"] = np.ascontiguousarray(table[:, 3:6])
     if coloured and table.shape[1] >= width + 3:
         colour = table[:, width : width + 3]
-        whole = bool(((colour == np.floor(colour)) & (colour >= 0) & (colour <= 255)).all() and colour.max(initial=0) > 1)
+        whole = bool(
+            ((colour == np.floor(colour)) & (colour >= 0) & (colour <= 255)).all() and colour.max(initial=0) > 1
+        )
         decoded.fields["rgb"] = colour.astype(np.uint8) if whole else np.ascontiguousarray(colour)
     if damage is None:
         decoded.faces, decoded.damage = _faces(lines, faces, vertices, name)

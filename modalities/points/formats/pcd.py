@@ -116,7 +116,7 @@ def _read_header(file: BinaryIO, name: str) -> _Header:
     if data not in ("ascii", "binary", "binary_compressed"):
         raise DataError(f"{name}: DATA is {data[:40]!r}; expected ascii, binary or binary_compressed")
     try:
-        viewpoint = tuple(float(word) for word in found.get("VIEWPOINT") or "0 0 0 1 0 0 0".split())
+        viewpoint = tuple(float(word) for word in found.get("VIEWPOINT") or ["0", "0", "0", "1", "0", "0", "0"])
     except ValueError:
         viewpoint = ()
     if len(viewpoint) != 7:
