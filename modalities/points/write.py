@@ -29,14 +29,14 @@ def encode_ply(points: Points) -> bytes:
     for axis, key in enumerate("xyz"):
         columns[key] = points.xyz[:, axis]
     for key, values in points.fields.items():
-        values = _bytes_of_colour(values) if key == "rgb" else _storable(values)
-        if values is None:
+        stored = _bytes_of_colour(values) if key == "rgb" else _storable(values)
+        if stored is None:
             continue
-        flat = values.reshape(len(values), -1)
+        flat = stored.reshape(len(stored), -1)
         plain = re.sub(r"[^\w-]", "_", key) or "field"
         names = _NAMES.get(key, ()) if flat.shape[1] == 3 else ()
         for column in range(flat.shape[1]):
-            name = names[column] if names else plain if values.ndim == 1 else f"{plain}_{column}"
+            name = names[column] if names else plain if stored.ndim == 1 else f"{plain}_{column}"
             while name in columns:
                 name += "_"
             columns[name] = flat[:, column]

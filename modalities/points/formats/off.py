@@ -42,7 +42,8 @@ def decode_off(file: BinaryIO, name: str, options: Options) -> Decoded:
     if vertices * 6 > remaining(file) + _LINE:  # "0 0 0\n" is the shortest.
         raise DataError(f"{name}: truncated: {remaining(file)} bytes cannot hold the {vertices} vertices it says")
     width = 6 if with_normals else 3
-    parts, damage = [], None
+    parts: list[np.ndarray] = []
+    damage = None
     done = 0
     while done < vertices and damage is None:
         block = [line for _, line in zip(range(min(_LINES, vertices - done)), lines, strict=False)]
