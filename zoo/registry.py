@@ -85,8 +85,20 @@ ARCHITECTURES = {
         "modalities.events.model:trained_extent",
         "modalities.events.data_config:EventDataConfig",
     ),
+    ("points", "point-vit"): Architecture(
+        "classification",
+        "modalities.points.vit:build",
+        "modalities.points.vit_presets:count_parameters",
+        "modalities.points.vit:trained_extent",
+        "modalities.points.data_config:PointDataConfig",
+    ),
 }
-PRESETS = ("modalities.image.presets", "modalities.image.detector_presets", "modalities.events.presets")
+PRESETS = (
+    "modalities.image.presets",
+    "modalities.image.detector_presets",
+    "modalities.events.presets",
+    "modalities.points.vit_presets",
+)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from modalities.points.data_config import FEATURES, PointDataConfig
 from zoo.errors import DataError
 
-__all__ = ["make_features", "normalise"]
+__all__ = ["FEATURE_UNIT", "make_features", "normalise"]
 
 # Lengths of this many units become 1 in features of clouds that are not scaled to the unit box.
-_UNIT = 10.0
+FEATURE_UNIT = 10.0
 _MOST_RETURNS = 5
 
 
@@ -64,7 +64,7 @@ def make_features(
     Raises:
         DataError: If a field is absent or has the wrong shape.
     """
-    unit = 1.0 if config.normalise == "unit-box" else _UNIT
+    unit = 1.0 if config.normalise == "unit-box" else FEATURE_UNIT
     columns = []
     for name in config.feature_names:
         if name == "xyz":

@@ -20,6 +20,8 @@ _EVALUATIONS = {
     ("image", "detection"): "zoo.evaluate_detection:evaluate_detector_data",
     ("events", "classification"): "modalities.events.evaluate:evaluate_events",
     ("events", "detection"): "modalities.events.evaluate:evaluate_events",
+    ("points", "classification"): "modalities.points.evaluate:evaluate_points",
+    ("points", "segmentation"): "modalities.points.evaluate:evaluate_points",
 }
 _MOST_CLASSES = 10  # That a table shows.
 # Columns of the table: key of a result and heading.

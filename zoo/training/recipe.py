@@ -2,7 +2,8 @@
 
 A recipe holds the keys of `Recipe` and, flat beside them, those of its task: for images
 `modalities.image.augment.ImageOptions` and `modalities.image.detection_augment.DetectionOptions`, for events
-`modalities.events.options.ClassificationOptions` and `DetectionOptions`.
+`modalities.events.options.ClassificationOptions` and `DetectionOptions`, for point clouds
+`modalities.points.options.ClassificationOptions` and `SegmentationOptions`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ TASKS = {
     "image-detection": "modalities.image.detection_task:ImageDetection",
     "event-classification": "modalities.events.task:EventClassification",
     "event-detection": "modalities.events.task:EventDetection",
+    "point-classification": "modalities.points.task:PointClassification",
+    "point-segmentation": "modalities.points.task:PointSegmentation",
 }
 
 # Keys that may differ between a run and its continuation, since they do not change what is computed.
