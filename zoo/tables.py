@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def parse_rows(
         What the lines before the first bad one hold, (n,) structured or (n, columns); and what is wrong with that one,
         or `None`.
     """
-    axes = 1 if dtype.names else 2
+    axes: Literal[1, 2] = 1 if dtype.names else 2
 
     def load(part: list[str]) -> np.ndarray:
         if not part:

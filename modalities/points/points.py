@@ -125,7 +125,7 @@ def sample_surface(
     """
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
         raise ConfigError(f"the number of points to draw must be a positive whole number, not {count!r:.40}")
-    if len(faces) and not (0 <= int(faces.min()) and int(faces.max()) < len(vertices)):
+    if len(faces) and not (int(faces.min()) >= 0 and int(faces.max()) < len(vertices)):
         raise DataError(f"{name}: a face names a vertex outside the {len(vertices)} there are")
     corners = vertices[faces]  # (F, 3 corners, 3)
     with np.errstate(all="ignore"):

@@ -58,10 +58,9 @@ def read_points(
     try:
         chosen = Options(**options)
     except TypeError:
-        known = ", ".join(Options.__dataclass_fields__)
-        raise ConfigError(
-            f"options of point files are {known} and format, not {', '.join(sorted(set(options) - {*known.split(', ')}))}"
-        ) from None
+        known = list(Options.__dataclass_fields__)
+        wrong = ", ".join(sorted(set(options) - set(known)))
+        raise ConfigError(f"options of point files are {', '.join(known)} and format, not {wrong}") from None
     decode = None if format is None else decoder(format)
     if isinstance(value, Points):
         return _checked(Decoded(value.xyz, dict(value.fields), value.faces), value, errors)

@@ -13,7 +13,14 @@ from zoo.npy import damage, read_array, read_members
 __all__ = ["CLOUD_KEYS", "decode_npy", "decode_npz"]
 
 CLOUD_KEYS = ("xyz", "coord", "coords", "points", "pos", "vertices")
-_NAMES = {"color": "rgb", "colors": "rgb", "colour": "rgb", "normals": "normal", "labels": "label", "strength": "intensity"}
+_NAMES = {
+    "color": "rgb",
+    "colors": "rgb",
+    "colour": "rgb",
+    "normals": "normal",
+    "labels": "label",
+    "strength": "intensity",
+}
 _MAX_ROW = 2**10  # bytes of a point in one array
 
 

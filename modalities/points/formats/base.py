@@ -11,7 +11,16 @@ import numpy as np
 
 from zoo.errors import ConfigError, DataError
 
-__all__ = ["MAX_POINTS", "Decoded", "Options", "from_columns", "remaining", "split_table", "take_records"]
+__all__ = [
+    "MAX_POINTS",
+    "Decoded",
+    "Options",
+    "bytes_behind",
+    "from_columns",
+    "remaining",
+    "split_table",
+    "take_records",
+]
 
 MAX_POINTS = 2**26
 """Most points read at once (1.6 GB of coordinates); more on demand with `max_points`."""
@@ -61,7 +70,7 @@ class Options:
             raise DataError(f"{name}: the header says {count} points: damaged")
         if count > self.max_points:
             raise DataError(
-                f"{name}: the header says {count} points; at most {self.max_points} are read (pass max_points= for more)"
+                f"{name}: the header says {count} points; at most {self.max_points} are read; pass max_points= for more"
             )
         return count
 
@@ -126,12 +135,17 @@ def split_table(table: np.ndarray) -> dict[str, np.ndarray]:
     return {key: table[key] for key in table.dtype.names or ()}
 
 
-def remaining(file: BinaryIO) -> int:
-    """Bytes from here to the end of the file."""
+def bytes_behind(file: BinaryIO, offset: int) -> int:
+    """Bytes from an offset to the end of the file, negative where it ends before; the position does not change."""
     here = file.tell()
     end = file.seek(0, 2)
     file.seek(here)
-    return end - here
+    return end - offset
+
+
+def remaining(file: BinaryIO) -> int:
+    """Bytes from here to the end of the file."""
+    return bytes_behind(file, file.tell())
 
 
 def take_records(file: BinaryIO, dtype: np.dtype, count: int, name: str) -> tuple[np.ndarray, str | None]:

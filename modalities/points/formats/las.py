@@ -8,7 +8,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from modalities.points.formats.base import Decoded, Options, remaining
+from modalities.points.formats.base import Decoded, Options, bytes_behind, remaining
+from modalities.points.formats.laz import points_in_whole_chunks
 from zoo.errors import DataError, require
 
 __all__ = ["decode_las"]
@@ -24,7 +25,8 @@ def decode_las(file: BinaryIO, name: str, options: Options) -> Decoded:
 
     Coordinates are the stored whole numbers times scale plus offset, in float64. Fields are the dimensions under the
     names of the standard (`intensity` uint16, `return_number`, `number_of_returns`, `classification`, `gps_time`,
-    ...), colour as `rgb` uint16 (N, 3), and extra dimensions under their own names; flags are bool.
+    ...), number and count of returns also as `return` (N, 2), colour as `rgb` uint16 (N, 3), and extra dimensions
+    under their own names; flags are bool.
     `info` holds `scales`, `offsets`, `point_format` and `version`.
 
     Raises:
@@ -43,24 +45,25 @@ def decode_las(file: BinaryIO, name: str, options: Options) -> Decoded:
     if head[104] & 0x80 or head[104] & 0x40:
         require("lazrs", "points")
     with _damage(laspy, name, "the header"):
-        reader = laspy.open(file, closefd=False, read_evlrs=False)
+        # One thread: the decompressor of many reads ahead what the file claims.
+        reader = laspy.open(file, closefd=False, read_evlrs=False, laz_backend=laspy.LazBackend.Lazrs)
         header = reader.header
-        count = int(header.point_count)
-        size = int(header.point_format.size)
+        count, size = int(header.point_count), int(header.point_format.size)
+        start = int(header.offset_to_point_data)
+        compressed = bool(header.are_points_compressed)
+        settings = header.vlrs.get("LasZipVlr")[0].record_data if compressed else b""
     options.check_count(count, name)
-    compressed = bool(header.are_points_compressed)
-    damage = None
-    if not compressed:
-        there = max(0, remaining_from(file, int(header.offset_to_point_data))) // max(1, size)
-        if there < count:
-            damage = f"{name}: truncated: {there} of the {count} points are there"
+    if compressed:
+        there = points_in_whole_chunks(file, start, bytes(settings), count, size, name)
+    else:
+        there = min(count, max(0, bytes_behind(file, start)) // max(1, size))
+    damage = None if there == count else f"{name}: truncated: {there} of the {count} points are there"
     parts: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
-    wanted = count if damage is None else there
     done = 0
     try:
-        while done < wanted:
+        while done < there:
             with _damage(laspy, name, f"the points from {done} on"):
-                points = reader.read_points(min(_CHUNK, wanted - done))
+                points = reader.read_points(min(_CHUNK, there - done))
                 if not len(points):
                     raise DataError(f"{name}: truncated: {done} of the {count} points are there")
                 parts.append(_columns(points))
@@ -82,14 +85,6 @@ def decode_las(file: BinaryIO, name: str, options: Options) -> Decoded:
     return decoded
 
 
-def remaining_from(file: BinaryIO, offset: int) -> int:
-    """Bytes behind an offset."""
-    here = file.tell()
-    end = file.seek(0, 2)
-    file.seek(here)
-    return end - offset
-
-
 def _columns(points: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     xyz = np.stack([np.asarray(getattr(points, axis), np.float64) for axis in "xyz"], axis=1)
     names = list(points.point_format.dimension_names)
@@ -100,6 +95,8 @@ def _columns(points: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
             fields[key] = values.astype(bool) if key in _TRUTH else values
     if "red" in names:
         fields["rgb"] = np.stack([np.asarray(points[key], np.uint16) for key in ("red", "green", "blue")], axis=1)
+    if "return_number" in fields and "number_of_returns" in fields:
+        fields["return"] = np.stack([fields["return_number"], fields["number_of_returns"]], axis=1)
     return xyz, fields
 
 

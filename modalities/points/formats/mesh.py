@@ -1,14 +1,13 @@
-"""STL and OBJ meshes, through trimesh."""
+"""STL meshes through trimesh, and OBJ."""
 
 from __future__ import annotations
 
 import io
-import re
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from modalities.points.formats.base import Decoded, Options, remaining
+from modalities.points.formats.base import Decoded, Options, remaining, triangles
 from zoo.errors import DataError, require
 
 __all__ = ["decode_obj", "decode_stl"]
@@ -33,22 +32,43 @@ def decode_stl(file: BinaryIO, name: str, options: Options) -> Decoded:
 
 
 def decode_obj(file: BinaryIO, name: str, options: Options) -> Decoded:
-    """Reads the vertices and faces of an OBJ; files without faces are clouds. Materials are not opened."""
-    data = _bounded(file, name)
-    if not re.search(rb"^\s*f\s", data, re.MULTILINE):
-        return _vertices(data, name, options)
-    mesh = _load(io.BytesIO(data), "obj", name, options)
-    return Decoded(np.array(mesh.vertices, np.float64), faces=np.array(mesh.faces, np.int64))
+    """Reads vertices (also their colours), and faces as fans of triangles; nothing that the file names is opened.
 
-
-def _vertices(data: bytes, name: str, options: Options) -> Decoded:
-    rows = [line.split()[1:] for line in data.decode("utf-8", "replace").splitlines() if line.startswith("v ")]
-    options.check_count(len(rows), name)
+    trimesh would drop vertices that no face has, which here are points.
+    """
+    rows: list[list[float]] = []
+    polygons: dict[int, list[list[int]]] = {}
+    damage = None
+    for number, raw in enumerate(io.BytesIO(_bounded(file, name)), start=1):
+        words = raw.split()
+        if not words or words[0] not in (b"v", b"f"):
+            continue
+        try:
+            if words[0] == b"v":
+                values = [float(word) for word in words[1:7]]
+                if len(values) < 3:
+                    raise ValueError("fewer than three numbers")
+                rows.append(values)
+                options.check_count(len(rows), name)
+            elif len(words) > 3:
+                # Counted from 1, negative ones from the latest vertex; behind a slash are texture and normal.
+                corners = [int(word.partition(b"/")[0]) for word in words[1:]]
+                corners = [corner - 1 if corner > 0 else len(rows) + corner for corner in corners]
+                polygons.setdefault(len(corners), []).append(corners)
+        except DataError:
+            raise
+        except ValueError as error:
+            damage = f"{name}: line {number}: {raw[:60].decode('utf-8', 'replace').strip()!r} is damaged ({error})"
+            break
+    decoded = Decoded(np.array([row[:3] for row in rows], np.float64).reshape(-1, 3), damage=damage)
+    if rows and all(len(row) == 6 for row in rows):
+        decoded.fields["rgb"] = np.array([row[3:] for row in rows], np.float32)
     try:
-        xyz = np.array([[float(word) for word in row[:3]] for row in rows], np.float64).reshape(len(rows), 3)
-    except ValueError as error:
-        raise DataError(f"{name}: a vertex is not three numbers ({error})") from error
-    return Decoded(xyz)
+        faces = [np.array(corners, np.int64) for _, corners in sorted(polygons.items())]
+    except OverflowError as error:
+        raise DataError(f"{name}: a face names a vertex that is not there ({error})") from error
+    decoded.faces = triangles(faces, len(rows))
+    return decoded
 
 
 def _bounded(file: BinaryIO, name: str) -> bytes:

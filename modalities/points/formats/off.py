@@ -42,7 +42,8 @@ def decode_off(file: BinaryIO, name: str, options: Options) -> Decoded:
     if vertices * 6 > remaining(file) + _LINE:  # "0 0 0\n" is the shortest.
         raise DataError(f"{name}: truncated: {remaining(file)} bytes cannot hold the {vertices} vertices it says")
     width = 6 if with_normals else 3
-    parts, damage = [], None
+    parts: list[np.ndarray] = []
+    damage = None
     done = 0
     while done < vertices and damage is None:
         block = [line for _, line in zip(range(min(_LINES, vertices - done)), lines, strict=False)]
@@ -64,7 +65,9 @@ def decode_off(file: BinaryIO, name: str, options: Options) -> Decoded:
         decoded.fields["normal"] = np.ascontiguousarray(table[:, 3:6])
     if coloured and table.shape[1] >= width + 3:
         colour = table[:, width : width + 3]
-        whole = bool(((colour == np.floor(colour)) & (colour >= 0) & (colour <= 255)).all() and colour.max(initial=0) > 1)
+        whole = bool(
+            ((colour == np.floor(colour)) & (colour >= 0) & (colour <= 255)).all() and colour.max(initial=0) > 1
+        )
         decoded.fields["rgb"] = colour.astype(np.uint8) if whole else np.ascontiguousarray(colour)
     if damage is None:
         decoded.faces, decoded.damage = _faces(lines, faces, vertices, name)

@@ -116,7 +116,7 @@ def _read_header(file: BinaryIO, name: str) -> _Header:
     if data not in ("ascii", "binary", "binary_compressed"):
         raise DataError(f"{name}: DATA is {data[:40]!r}; expected ascii, binary or binary_compressed")
     try:
-        viewpoint = tuple(float(word) for word in found.get("VIEWPOINT") or "0 0 0 1 0 0 0".split())
+        viewpoint = tuple(float(word) for word in found.get("VIEWPOINT") or ["0", "0", "0", "1", "0", "0", "0"])
     except ValueError:
         viewpoint = ()
     if len(viewpoint) != 7:
@@ -131,14 +131,14 @@ def _ascii(file: BinaryIO, header: _Header, name: str) -> tuple[np.ndarray, str 
     parts, done = [], 0
     damage = None
     while done < header.points and damage is None:
-        lines = []
+        lines: list[str] = []
         while len(lines) < min(_LINES, header.points - done) and (raw := file.readline(_MAX_HEADER)):
             if raw.strip():
                 lines.append(raw.decode("ascii", "replace"))
         if not lines:
             damage = f"{name}: truncated: {done} of the {header.points} points are there"
             break
-        rows, problem = parse_rows(lines, flat, list(range(len(flat))), None)
+        rows, problem = parse_rows(lines, flat, list(range(len(flat.names or ()))), None)
         parts.append(rows)
         done += len(rows)
         if problem is not None:

@@ -131,9 +131,7 @@ def _scalars(element: _Element) -> _Element:
     return _Element(element.name, element.count, [item for item in element.properties if len(item) == 2])
 
 
-def _rows(
-    file: BinaryIO, element: _Element, order: str, form: str, name: str
-) -> tuple[np.ndarray, str | None]:
+def _rows(file: BinaryIO, element: _Element, order: str, form: str, name: str) -> tuple[np.ndarray, str | None]:
     """Scalar properties of an element as a structured array, and what is wrong after its rows."""
     if form == "ascii":
         return _ascii_rows(file, element, name)
@@ -276,9 +274,7 @@ def _triangles_only(file: BinaryIO, element: _Element, order: str) -> np.ndarray
     return None
 
 
-def _ascii_polygons(
-    file: BinaryIO, element: _Element, keep: bool, short: str
-) -> tuple[list[np.ndarray], str | None]:
+def _ascii_polygons(file: BinaryIO, element: _Element, keep: bool, short: str) -> tuple[list[np.ndarray], str | None]:
     found: dict[int, list[np.ndarray]] = {}
     done = 0
     leading = 0
