@@ -142,7 +142,7 @@ def score_points(
         for row in range(len(store)):
             first, last = store.offsets[row : row + 2].tolist()
             crops = _covering(store, row, size)
-            total = torch.zeros(last - first, int(model.num_classes), device=store.device)  # type: ignore[call-overload]
+            total = torch.zeros(last - first, counts.num_classes, device=store.device)
             for start in range(0, len(crops), batch_size):
                 numbers = torch.stack(crops[start : start + batch_size])
                 clouds = store.at(numbers).centred(config)

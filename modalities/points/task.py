@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 
 from modalities.points.augment import Mix3D, run
 from modalities.points.batch import PointBatch
+from modalities.points.data_config import PointDataConfig
 from modalities.points.datasets import open_dataset
 from modalities.points.evaluate import score_classes, score_points
 from modalities.points.losses import SegmentationLoss
@@ -97,8 +98,10 @@ class _PointTask(ABC):
             DataError: If a cloud cannot be used.
         """
         self.order.start(torch.device("cpu"), rank, world)  # Where clouds are looked up.
-        self.device, self.rank, self.config = device, rank, model.data_config
-        self.points = self.options.num_points or self.config.num_points or _DEFAULT_POINTS
+        config: Any = model.data_config
+        self.device, self.rank = device, rank
+        self.config: PointDataConfig = config
+        self.points: int = self.options.num_points or self.config.num_points or _DEFAULT_POINTS
         self.store = self._store(self.data, self.rows)
 
     def _store(self, data: Any, rows: np.ndarray) -> PointStore:
@@ -148,7 +151,7 @@ class PointClassification(_PointTask):
         self.targets = torch.from_numpy(np.asarray(self.data.labels)[self.rows].astype(np.int64)).to(device)
 
     def _made(self, rows: Tensor, seed: int) -> tuple[PointBatch, Tensor]:
-        clouds = self.store.sample(rows.numpy(), self.points, _generator(self.store.home, seed, "points"))
+        clouds = self.store.sample(rows.tolist(), self.points, _generator(self.store.home, seed, "points"))
         clouds = run(self.steps, clouds, _generator(self.device, seed, "augmentation"))
         return clouds.to_batch(self.config), self.targets[rows.to(self.device)]
 
