@@ -77,7 +77,9 @@ def test_each_is_a_function_of_clouds_and_generator(step: Any) -> None:
     torch.testing.assert_close(after.fields["normal"].norm(dim=-1), torch.ones(after.xyz.shape[:2]))
     assert after.fields["rgb"].abs().max() <= 1
     moves = not isinstance(step, COLOUR)
-    assert torch.equal(after.fields["rgb"], before.fields["rgb"]) == (moves and not isinstance(step, (Drop, SphereCrop)))
+    assert torch.equal(after.fields["rgb"], before.fields["rgb"]) == (
+        moves and not isinstance(step, (Drop, SphereCrop))
+    )
     assert torch.equal(after.xyz, before.xyz) == (not moves)
     plain = Clouds(before.xyz, {})  # Neither colours nor normals nor labels need to be there.
     assert torch.equal(step(plain, generator(1)).xyz, after.xyz)
