@@ -158,6 +158,8 @@ def _front(config: Mapping[str, Any]) -> dict[str, Any]:
 def _summary(config: Mapping[str, Any]) -> str:
     model = config["model"]
     encoding = NAMES.get(model["encoding"], model["encoding"])
+    if summary := architecture(config).card_words(config).get("summary"):
+        return summary.format(encoding=encoding)
     return (
         f"A vision transformer for {config['modality']} {config['task']} with {encoding}"
         f"{'' if model['encoding'] == 'none' else ' as position encoding'}: patches of {model['patch_size']} px, width "
@@ -177,7 +179,9 @@ def _facts(config: Mapping[str, Any], weights: str) -> str:
         ("Position encoding", NAMES.get(model["encoding"], model["encoding"])),
         ("Parameters", f"{count:,}"),
     ]
-    if data:
+    if stated := architecture(config).card_words(config).get("input"):
+        rows.append(("Input", stated))
+    elif data:
         size = " x ".join(map(str, architecture(config).data_config(data).input_size[1:]))
         sized = f"{size} px, patch {model['patch_size']}"
         events = config["modality"] == "events"

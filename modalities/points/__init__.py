@@ -13,19 +13,34 @@ if TYPE_CHECKING:
     from modalities.points.data_config import PointDataConfig
     from modalities.points.datasets import open_dataset
     from modalities.points.points import Points, sample_surface
+    from modalities.points.ptv3 import PointClassifier, PointSegmenter
+    from modalities.points.ptv3_network import PointFeatures
     from modalities.points.write import save_ply
 
 # Public name -> module that defines it.
 _LAZY = {
     "PointBatch": "modalities.points.batch",
+    "PointClassifier": "modalities.points.ptv3",
     "PointDataConfig": "modalities.points.data_config",
     "Points": "modalities.points.points",
     "open_dataset": "modalities.points.datasets",
     "sample_surface": "modalities.points.points",
     "save_ply": "modalities.points.write",
+    "PointFeatures": "modalities.points.ptv3_network",
+    "PointSegmenter": "modalities.points.ptv3",
 }
 
-__all__ = ["PointBatch", "PointDataConfig", "Points", "open_dataset", "sample_surface", "save_ply"]
+__all__ = [
+    "PointBatch",
+    "PointClassifier",
+    "PointDataConfig",
+    "PointFeatures",
+    "PointSegmenter",
+    "Points",
+    "open_dataset",
+    "sample_surface",
+    "save_ply",
+]
 
 
 def __getattr__(name: str) -> Any:
