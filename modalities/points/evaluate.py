@@ -21,7 +21,7 @@ from zoo.evaluate import DTYPES, align_labels, report
 from zoo.progress import Update, progress_bar
 from zoo.training.seeds import derive_seed
 
-__all__ = ["evaluate_points", "scale_votes", "score_classes", "score_points", "turn_votes"]
+__all__ = ["evaluate_points", "point_scores", "scale_votes", "score_classes", "score_points", "turn_votes"]
 
 _MOST_POINTS = 1 << 18  # of a cloud that is seen whole, where the model states no number
 _VOTE_SCALES = (0.9, 0.95, 1.0, 1.05, 1.1)  # as the published tester of ModelNet40 has them
@@ -122,8 +122,8 @@ def score_points(
     Args:
         model: A segmenter, on the device of the store.
         store: The clouds, with the labels of their points.
-        points: Of a crop; `None` = the model's number of points, or 262,144: most clouds are
-            seen whole then.
+        points: Of a crop; `None` = the model's number of points, or 262,144: most
+            clouds are seen whole then.
         votes: (V, 3, 3) matrices: each crop is seen after every one of them. `None`: once, as it is.
         batch_size: Crops at a time.
         dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
@@ -135,23 +135,52 @@ def score_points(
     if not len(store) or store.labels is None:
         raise DataError("there are no clouds with labels of their points to score")
     config = store.config
-    size = points or config.num_points or _MOST_POINTS
     counts = ConfusionMatrix(int(model.num_classes), config.ignore_label)  # type: ignore[arg-type]
-    matrices = torch.eye(3).unsqueeze(0) if votes is None else votes
     with _evaluating(model, dtype):
         for row in range(len(store)):
             first, last = store.offsets[row : row + 2].tolist()
-            crops = _covering(store, row, size)
-            total = torch.zeros(last - first, counts.num_classes, device=store.device)
-            for start in range(0, len(crops), batch_size):
-                numbers = torch.stack(crops[start : start + batch_size])
-                clouds = store.at(numbers).centred(config)
-                for matrix in matrices:
-                    batch = clouds.transformed(matrix.unsqueeze(0).to(store.device)).to_batch(config)
-                    total.index_add_(0, (numbers - first).flatten().to(store.device), model(batch).float().softmax(1))
+            total = point_scores(model, store, row, points=points, votes=votes, batch_size=batch_size)
             counts.update(total.argmax(1), store.labels[first:last].to(store.device))
             update(row + 1, "")
     return counts.segmentation(config.class_names or [str(number) for number in range(counts.num_classes)])
+
+
+def point_scores(
+    model: nn.Module,
+    store: PointStore,
+    row: int,
+    *,
+    points: int | None = None,
+    votes: Tensor | None = None,
+    batch_size: int = 8,
+) -> Tensor:
+    """Sums of the softmax probabilities of every point of a cloud, over crops and votes, scaled to add up to one.
+
+    Args:
+        model: A segmenter in eval mode, on the device of the store.
+        store: The clouds.
+        row: Which of them.
+        points: As for `score_points`.
+        votes: As for `score_points`.
+        batch_size: Crops at a time.
+
+    Returns:
+        float32 (points of the cloud, classes) on the device.
+    """
+    config = store.config
+    matrices = torch.eye(3).unsqueeze(0) if votes is None else votes
+    first, last = store.offsets[row : row + 2].tolist()
+    crops = _covering(store, row, points or config.num_points or _MOST_POINTS)
+    dtype = next(model.parameters()).dtype
+    classes = int(model.num_classes)  # type: ignore[arg-type]
+    total = torch.zeros(last - first, classes, device=store.device)
+    for start in range(0, len(crops), batch_size):
+        numbers = torch.stack(crops[start : start + batch_size])
+        clouds = store.at(numbers).centred(config)
+        for matrix in matrices:
+            batch = clouds.transformed(matrix.unsqueeze(0).to(store.device)).to_batch(config).to(dtype=dtype)
+            total.index_add_(0, (numbers - first).flatten().to(store.device), model(batch).float().softmax(1))
+    return total / total.sum(1, keepdim=True).clamp_min(1e-12)
 
 
 def _covering(store: PointStore, row: int, size: int) -> list[Tensor]:

@@ -1,7 +1,7 @@
 """The registered Point Transformer V3 models, as data. Imports no torch.
 
-Names are `{encoding}-ptv3-{size}-{data}`, with `sincos-pape` for `sincos+pape`; size b is the published one, n and t are
-ours.
+Names are `{encoding}-ptv3-{size}-{data}`, with `sincos-pape` for `sincos+pape`; size b is the published one, n and t
+are ours.
 """
 
 from __future__ import annotations
@@ -190,9 +190,10 @@ def card_words(config: Mapping[str, Any]) -> dict[str, str]:
     """What a card says of a Point Transformer V3."""
     model, data = config["model"], PointDataConfig.from_dict(config["data"])
     decoder = f", decoder of {len(model['decoder_channels'])}" if model["decoder_channels"] else ""
+    widths = model["channels"]
     words = {
         "summary": f"A Point Transformer V3 for point cloud {config['task']} with {{encoding}} in its attention: "
-        f"encoder of {len(model['channels'])} stages, {model['channels'][0]} to {model['channels'][-1]} channels{decoder}, "
+        f"encoder of {len(widths)} stages, {widths[0]} to {widths[-1]} channels{decoder}, "
         f"patches of up to {model['patch_size']} voxels, {model['num_classes']} classes."
     }
     points = "any number of points" if data.num_points is None else f"{data.num_points:,} points (others work)"

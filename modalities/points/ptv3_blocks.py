@@ -171,10 +171,8 @@ def cloud_pool(x: Tensor, starts: Tensor, how: str) -> Tensor:
     """
     counts = starts.diff().unsqueeze(1)
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    if not len(x):
-        pooled = (
-            wide.new_zeros(len(counts), x.shape[1]) + wide.sum()
-        )  # Part of the graph: gradients are zero, not absent.
+    if not len(x):  # Part of the graph still, so that gradients are zero and not absent.
+        pooled = wide.new_zeros(len(counts), x.shape[1]) + wide.sum()
     elif how == "mean":
         pooled = torch.segment_reduce(wide, "sum", offsets=starts, axis=0, unsafe=True) / counts.clamp_min(1)
     else:

@@ -108,7 +108,7 @@ def _sizes(name: str, values: object, most: int) -> list[int]:
             f"model config: {name} must be a list of at most {_MOST_STAGES} whole numbers from 1 to {most}, got "
             f"{values!r:.80}"
         )
-    return list(values)  # type: ignore[call-overload, no-any-return]
+    return list(values)  # type: ignore[call-overload]
 
 
 def count_ptv3(config: PTv3Config) -> int:

@@ -80,8 +80,8 @@ class PTv3(nn.Module, ABC):
             raise ConfigError("data: ptv3 works on voxels: grid_size must be above 0")
         if config.in_chans != data_config.in_chans:
             raise ConfigError(
-                f"config: the model takes {config.in_chans} channels, the features {', '.join(data_config.feature_names)}"
-                f" are {data_config.in_chans}: model and data must agree"
+                f"config: the model takes {config.in_chans} channels, the features "
+                f"{', '.join(data_config.feature_names)} are {data_config.in_chans}: model and data must agree"
             )
         self.sizes, self.data_config, self.num_classes = config, data_config, config.num_classes
         token, attention = split_name(config.encoding)

@@ -170,7 +170,7 @@ class SubmanifoldConv(nn.Module):
                 f"a convolution with kernel {self.kernel_size} of {expected} features got {tuple(x.shape)} and the map "
                 f"of a kernel {neighbours.kernel_size}"
             )
-        weight = self.weight
+        weight: Tensor = self.weight
         if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(x.device.type)
             x, weight = x.to(dtype), weight.to(dtype)

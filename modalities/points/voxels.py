@@ -159,7 +159,8 @@ def voxelise(batch: PointBatch, size: float, levels: int = 1, orders: Sequence[s
     rank = rank - 1
 
     made: list[Level] = []
-    for level, starts in enumerate(places.split([row[-1] for row in counts])):
+    runs = places.split([row[-1] for row in counts])
+    for level, starts in enumerate(runs):
         chosen = order.index_select(0, starts)
         if level == 0:
             index = torch.empty_like(order).scatter_(0, order, rank[0])
@@ -169,7 +170,7 @@ def voxelise(batch: PointBatch, size: float, levels: int = 1, orders: Sequence[s
         else:
             before = made[-1]
             firsts = rank[level - 1].index_select(0, starts)
-            groups = Groups(rank[level].index_select(0, previous), _closed(firsts, len(before)))
+            groups = Groups(rank[level].index_select(0, runs[level - 1]), _closed(firsts, len(before)))
             codes = before.codes.index_select(1, firsts) >> 3
             xyz = groups.reduce(before.xyz, "mean") if points else before.xyz
         made.append(
@@ -186,7 +187,6 @@ def voxelise(batch: PointBatch, size: float, levels: int = 1, orders: Sequence[s
                 groups=groups,
             )
         )
-        previous = starts
     return made
 
 
@@ -210,7 +210,7 @@ def _checked_top(relative: Tensor, clouds: int, size: float) -> tuple[int, int, 
     if bits > MAX_LEVELS or clouds << (3 * bits) > 1 << 63:
         raise DataError(
             f"a cloud spans {max(top) + 1:.3g} voxels of {size:g} and there are {clouds} clouds: their codes need "
-            f"{3 * bits} bits for the voxel and {(clouds - 1).bit_length()} for the cloud, of 63. Use a larger grid size, "
-            "crop the clouds (far outliers?), or take fewer at a time"
+            f"{3 * bits} bits for the voxel and {(clouds - 1).bit_length()} for the cloud, of 63. Use a larger grid "
+            "size, crop the clouds (far outliers?), or take fewer at a time"
         )
     return cast(tuple[int, int, int], tuple(map(int, top)))

@@ -17,6 +17,7 @@ from modalities.points.datasets.base import (
     require_folder,
     require_split,
 )
+from modalities.points.normals import vertex_normals
 from modalities.points.points import Points
 from zoo.errors import ConfigError, DataError
 
@@ -69,7 +70,8 @@ S3DIS_CLASSES += ("board", "clutter")
 class ScanNet(FileSet):
     """ScanNet as published: `scans/<id>/<id>_vh_clean_2.ply`, and `<id>_vh_clean_2.labels.ply` with NYU40 codes.
 
-    The 20 classes are those of the benchmark; other codes are `IGNORED`. The test scenes, in `scans_test` or `scans`,
+    Field `normal` is made of the faces, since the files have none. The 20 classes are those of the benchmark; other
+    codes are `IGNORED`. The test scenes, in `scans_test` or `scans`,
     have no labels: all of theirs are `IGNORED`.
 
     Args:
@@ -105,6 +107,8 @@ class ScanNet(FileSet):
 
     def _read(self, file: Path, index: int) -> Points:
         points = self._points(file, "ply")
+        if points.faces is not None:
+            points = points.with_fields(normal=vertex_normals(points.xyz, points.faces))
         if self.split == "test":
             return points.with_fields(label=np.full(len(points), IGNORED, np.int64))
         found = self._points(_labels_of(file), "ply")
