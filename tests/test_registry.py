@@ -29,6 +29,8 @@ def test_registered_names():
     for encoding in ("pape", "rope", "none"):
         expected |= {f"{encoding}-event-vit-n-nmnist1100", f"{encoding}-event-det-n-nmnist-canvas"}
     expected |= {f"{e}-vit-det-{s}-bccd" for e in ENCODINGS for s in "nt"}
+    for sizes, data in (("nt", "modelnet10"), ("nt", "als3"), ("b", "modelnet40"), ("b", "scannet")):
+        expected |= {f"{e}-ptv3-{s}-{data}" for e in ("pape", "rope", "none", "alibi", "sincos-pape") for s in sizes}
     assert set(NAMES) == expected
     assert sorted(NAMES) == NAMES
 
@@ -49,8 +51,12 @@ def test_filters():
     assert zoo.list_models(weights="release") == released
     assert zoo.list_models(weights="any") == sorted([*released, *embedded])
     assert zoo.list_models(weights="hub") == zoo.list_models("nothing*") == zoo.list_models(modality="sound") == []
-    events = zoo.list_models(modality="events")
-    assert events == zoo.list_models("*-event-*") and zoo.list_models(modality="image") == sorted({*NAMES} - {*events})
+    events, points = zoo.list_models(modality="events"), zoo.list_models(modality="points")
+    assert events == zoo.list_models("*-event-*") and zoo.list_models(modality="image") == sorted(
+        {*NAMES} - {*events, *points}
+    )
+    assert zoo.list_models(task="segmentation") == sorted([*zoo.list_models("*-als3"), *zoo.list_models("*-scannet")])
+    assert len(zoo.list_models(encoding="sincos+pape")) == 6
     assert zoo.list_models(task="detection", modality="image") == zoo.list_models("*-vit-det-*")
     assert zoo.list_models(task="detection", modality="events") == zoo.list_models("*-event-det-*")
     with pytest.raises(zoo.ConfigError, match="embedded, hub, release, none or any"):

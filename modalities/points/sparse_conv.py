@@ -231,7 +231,8 @@ def _with_zeros(x: Tensor) -> Tensor:
 
 def _gathered(source: Tensor, neighbours: Tensor) -> Tensor:
     """(rows, K C): the features of all neighbours of each voxel."""
-    return source.index_select(0, neighbours.reshape(-1)).view(len(neighbours), -1)
+    rows, places = neighbours.shape
+    return source.index_select(0, neighbours.reshape(-1)).view(rows, places * source.shape[1])
 
 
 def _blocks(neighbours: Tensor, channels: int, device: torch.device) -> list[slice]:

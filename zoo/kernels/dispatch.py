@@ -371,4 +371,6 @@ def _packed(
         for a, b in zip(offsets, offsets[1:], strict=False)
         if b > a
     ]
-    return torch.cat(parts, dim=2) if parts else v
+    if not parts:  # No token at all: still part of the graph, so that gradients are zero and not absent.
+        return _run(backend, q, k, v, scale, None, score, causal)
+    return torch.cat(parts, dim=2)
