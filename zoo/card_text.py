@@ -11,7 +11,7 @@ from zoo.registry import Entry, architecture
 
 __all__ = ["compared_name", "compared_sizes", "render_config", "render_entry", "render_record"]
 
-# Of the Hub, which has no pipeline that takes recordings of event cameras.
+# Of the Hub, which has no pipeline that takes recordings of event cameras or point clouds.
 PIPELINES = {
     ("image", "classification"): "image-classification",
     ("image", "detection"): "object-detection",
@@ -148,10 +148,11 @@ def _page(front: Mapping[str, Any], sections: Iterable[str]) -> str:
 
 def _front(config: Mapping[str, Any]) -> dict[str, Any]:
     tags = ["pape-zoo", "vision-transformer", "position-encoding", config["model"]["encoding"]]
+    kinds = {"events": "event-camera", "points": "point-cloud"}
     return {
         "library_name": "pape-zoo",
         "pipeline_tag": PIPELINES.get((config["modality"], config["task"])),
-        "tags": [*tags, *(["event-camera", config["task"]] if config["modality"] == "events" else [])],
+        "tags": [*tags, *([kinds[config["modality"]], config["task"]] if config["modality"] in kinds else [])],
     }
 
 
@@ -169,7 +170,7 @@ def _summary(config: Mapping[str, Any]) -> str:
 
 def _source(config: Mapping[str, Any]) -> str:
     """Name of a file for examples."""
-    return "recording.raw" if config["modality"] == "events" else "picture.jpg"
+    return {"events": "recording.raw", "points": "cloud.ply"}.get(config["modality"], "picture.jpg")
 
 
 def _facts(config: Mapping[str, Any], weights: str) -> str:
