@@ -16,6 +16,8 @@ PIPELINES = {
     ("image", "classification"): "image-classification",
     ("image", "detection"): "object-detection",
 }
+# Modality -> tag, where the Hub has no pipeline.
+TAGS = {"events": "event-camera", "points": "point-cloud"}
 # Licences with a page on the Hub; others go there by name and link.
 HUB_LICENSES = ("apache-2.0", "cc-by-4.0", "cc-by-sa-4.0", "mit")
 NAMES = {
@@ -30,6 +32,7 @@ NAMES = {
     "learned": "a learned table",
     "liere": "LieRE",
     "sincos": "sine-cosine",
+    "sincos+pape": "sine-cosine and PaPE",
     "none": "no position encoding",
 }
 CITATION = """@misc{ohrstrom2026pape,
@@ -148,11 +151,10 @@ def _page(front: Mapping[str, Any], sections: Iterable[str]) -> str:
 
 def _front(config: Mapping[str, Any]) -> dict[str, Any]:
     tags = ["pape-zoo", "vision-transformer", "position-encoding", config["model"]["encoding"]]
-    kinds = {"events": "event-camera", "points": "point-cloud"}
     return {
         "library_name": "pape-zoo",
         "pipeline_tag": PIPELINES.get((config["modality"], config["task"])),
-        "tags": [*tags, *([kinds[config["modality"]], config["task"]] if config["modality"] in kinds else [])],
+        "tags": [*tags, *([kind, config["task"]] if (kind := TAGS.get(config["modality"])) else [])],
     }
 
 
