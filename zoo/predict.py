@@ -144,7 +144,7 @@ class Predictor:
                 `failures`. A single source always raises.
             **options: For the reader: of pictures `frame`, `max_pixels`; of recordings those of
                 `modalities.events.open_events`, and `stride_us`, the microseconds between windows; of clouds
-                `max_points`, `columns`, `format`, and `fill`, see `modalities.points.predict.PointFiles`.
+                `max_points`, `columns`, `format`, `fill` and `unit`, see `modalities.points.predict.PointFiles`.
 
         Returns:
             A `ClassificationResults` (of detectors a `DetectionResults`, of models that give every point a class a
