@@ -68,7 +68,7 @@ def config(
             "spacing": 0.25,
             "group_features": group_features,
             "sampling": "farthest",
-            "pooling": "token",
+            "pooling": "mean",
         },
         "data": dict(data),
         "labels": list(labels),
