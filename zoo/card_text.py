@@ -11,11 +11,13 @@ from zoo.registry import Entry, architecture
 
 __all__ = ["compared_name", "compared_sizes", "render_config", "render_entry", "render_record"]
 
-# Of the Hub, which has no pipeline that takes recordings of event cameras.
+# Of the Hub, which has no pipeline that takes recordings of event cameras or point clouds.
 PIPELINES = {
     ("image", "classification"): "image-classification",
     ("image", "detection"): "object-detection",
 }
+# Modality -> tag, where the Hub has no pipeline.
+TAGS = {"events": "event-camera", "points": "point-cloud"}
 # Licences with a page on the Hub; others go there by name and link.
 HUB_LICENSES = ("apache-2.0", "cc-by-4.0", "cc-by-sa-4.0", "mit")
 NAMES = {
@@ -30,6 +32,7 @@ NAMES = {
     "learned": "a learned table",
     "liere": "LieRE",
     "sincos": "sine-cosine",
+    "sincos+pape": "sine-cosine and PaPE",
     "none": "no position encoding",
 }
 CITATION = """@misc{ohrstrom2026pape,
@@ -151,7 +154,7 @@ def _front(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "library_name": "pape-zoo",
         "pipeline_tag": PIPELINES.get((config["modality"], config["task"])),
-        "tags": [*tags, *(["event-camera", config["task"]] if config["modality"] == "events" else [])],
+        "tags": [*tags, *([kind, config["task"]] if (kind := TAGS.get(config["modality"])) else [])],
     }
 
 
@@ -169,7 +172,7 @@ def _summary(config: Mapping[str, Any]) -> str:
 
 def _source(config: Mapping[str, Any]) -> str:
     """Name of a file for examples."""
-    return "recording.raw" if config["modality"] == "events" else "picture.jpg"
+    return {"events": "recording.raw", "points": "cloud.ply"}.get(config["modality"], "picture.jpg")
 
 
 def _facts(config: Mapping[str, Any], weights: str) -> str:

@@ -102,6 +102,7 @@ ARCHITECTURES = {
         "modalities.points.vit_presets:count_parameters",
         "modalities.points.vit:trained_extent",
         "modalities.points.data_config:PointDataConfig",
+        words="modalities.points.vit_presets:card_words",
     ),
     **{
         ("points", name): Architecture(

@@ -1,4 +1,4 @@
-"""Point clouds: files of every common format, data sets, batches without padding, serialised orders, and networks.
+"""Point clouds: reading them, batches without padding, voxels and serialised orders, networks, training and scores.
 
 Names are looked up when used (PEP 562), so that presets can be read without torch.
 """
@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from modalities.points.batch import PointBatch
     from modalities.points.data_config import PointDataConfig
     from modalities.points.datasets import open_dataset
+    from modalities.points.evaluate import evaluate_points
     from modalities.points.points import Points, sample_surface
     from modalities.points.ptv3 import PointClassifier, PointSegmenter
     from modalities.points.ptv3_network import PointFeatures
+    from modalities.points.vit import PointViT
     from modalities.points.write import save_ply
 
 # Public name -> module that defines it.
@@ -22,12 +24,14 @@ _LAZY = {
     "PointBatch": "modalities.points.batch",
     "PointClassifier": "modalities.points.ptv3",
     "PointDataConfig": "modalities.points.data_config",
+    "PointFeatures": "modalities.points.ptv3_network",
+    "PointSegmenter": "modalities.points.ptv3",
+    "PointViT": "modalities.points.vit",
     "Points": "modalities.points.points",
+    "evaluate_points": "modalities.points.evaluate",
     "open_dataset": "modalities.points.datasets",
     "sample_surface": "modalities.points.points",
     "save_ply": "modalities.points.write",
-    "PointFeatures": "modalities.points.ptv3_network",
-    "PointSegmenter": "modalities.points.ptv3",
 }
 
 __all__ = [
@@ -36,7 +40,9 @@ __all__ = [
     "PointDataConfig",
     "PointFeatures",
     "PointSegmenter",
+    "PointViT",
     "Points",
+    "evaluate_points",
     "open_dataset",
     "sample_surface",
     "save_ply",

@@ -23,7 +23,7 @@ from zoo.training.seeds import derive_seed
 
 __all__ = ["evaluate_points", "point_scores", "scale_votes", "score_classes", "score_points", "turn_votes"]
 
-_CROP_POINTS = 16384  # of a crop of a scene, where the model states no number
+_MOST_POINTS = 1 << 18  # of a cloud that is seen whole, where the model states no number
 _VOTE_SCALES = (0.9, 0.95, 1.0, 1.05, 1.1)  # as the published tester of ModelNet40 has them
 
 
@@ -122,7 +122,8 @@ def score_points(
     Args:
         model: A segmenter, on the device of the store.
         store: The clouds, with the labels of their points.
-        points: Of a crop; `None` = the model's number of points, or 16,384.
+        points: Of a crop; `None` = the model's number of points, or 262,144: most
+            clouds are seen whole then.
         votes: (V, 3, 3) matrices: each crop is seen after every one of them. `None`: once, as it is.
         batch_size: Crops at a time.
         dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
@@ -169,7 +170,7 @@ def point_scores(
     config = store.config
     matrices = torch.eye(3).unsqueeze(0) if votes is None else votes
     first, last = store.offsets[row : row + 2].tolist()
-    crops = _covering(store, row, points or config.num_points or _CROP_POINTS)
+    crops = _covering(store, row, points or config.num_points or _MOST_POINTS)
     dtype = next(model.parameters()).dtype
     classes = int(model.num_classes)  # type: ignore[arg-type]
     total = torch.zeros(last - first, classes, device=store.device)
@@ -288,7 +289,7 @@ class _Measure:
         plain = score_classes(self.model, self.store, labels, **self.options)
         speed = len(self.store) / (time.perf_counter() - began)
         self._next()
-        voted = score_classes(self.model, self.store, labels, votes=scale_votes(), **self.options)
+        voted = score_classes(self.model, self.store, labels, votes=scale_votes(mirror=True), **self.options)
         self._next()
         turned = score_classes(self.model, self.store, labels, turned=0, **self.options)
         return {**plain, "top1_voted": voted["top1"], "top1_so3": turned["top1"], "images_per_s": speed}

@@ -112,17 +112,18 @@ class SegmentationOptions(PointOptions):
     """Keys of the segmentation of clouds.
 
     Attributes:
-        crops: Samples of an epoch: crops around random points, whose class is drawn first, all alike.
+        crops: Samples of an epoch: crops around random points, whose class is drawn first, all classes alike; 0 takes
+            of every cloud one crop around any of its points.
         lovasz: Weight of the Lovasz-softmax loss beside the cross-entropy.
         mix3d: Probability that the crops of a batch are laid over each other two by two.
     """
 
-    crops: int = 1024
+    crops: int = 0
     lovasz: float = 1.0
     mix3d: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check("crops", self.crops, self.crops >= 1, "at least 1")
+        check("crops", self.crops, self.crops >= 0, "0 or more")
         check("lovasz", self.lovasz, 0 <= self.lovasz <= 1000, "0 or more")
         check("mix3d", self.mix3d, 0 <= self.mix3d <= 1, "in [0, 1]")

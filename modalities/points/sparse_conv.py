@@ -231,7 +231,8 @@ def _with_zeros(x: Tensor) -> Tensor:
 
 def _gathered(source: Tensor, neighbours: Tensor) -> Tensor:
     """(rows, K C): the features of all neighbours of each voxel."""
-    return source.index_select(0, neighbours.reshape(-1)).view(len(neighbours), -1)
+    rows, places = neighbours.shape
+    return source.index_select(0, neighbours.reshape(-1)).view(rows, places * source.shape[1])
 
 
 def _blocks(neighbours: Tensor, channels: int, device: torch.device) -> list[slice]:
@@ -244,7 +245,7 @@ def _blocks(neighbours: Tensor, channels: int, device: torch.device) -> list[sli
 
 def _by_spconv(x: Tensor, weight: Tensor, neighbours: KernelMap) -> Tensor:
     """The same by spconv, whose index pairs are kept with the map."""
-    spconv = require("spconv.pytorch", "points")
+    spconv = require("spconv.pytorch", "points-cuda")
     level = neighbours.level
     if "indices" not in neighbours.pairs:
         positions = torch.cat([level.cloud.unsqueeze(1), level.cells], dim=1)
@@ -262,6 +263,6 @@ def _by_spconv(x: Tensor, weight: Tensor, neighbours: KernelMap) -> Tensor:
 @functools.lru_cache(maxsize=256)
 def _spconv_layer(in_channels: int, out_channels: int, kernel_size: int) -> nn.Module:
     """A layer of spconv that lends its code; the weight is given at every call, and it has no bias."""
-    spconv = require("spconv.pytorch", "points")
+    spconv = require("spconv.pytorch", "points-cuda")
     key = f"kernel {kernel_size}"
     return cast(nn.Module, spconv.SubMConv3d(in_channels, out_channels, kernel_size, bias=False, indice_key=key))

@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 
 from modalities.points.augment import Mix3D, run
 from modalities.points.batch import PointBatch
+from modalities.points.data_config import PointDataConfig
 from modalities.points.datasets import open_dataset
 from modalities.points.evaluate import score_classes, score_points
 from modalities.points.losses import SegmentationLoss
@@ -36,6 +37,7 @@ class _PointTask(ABC):
     """
 
     modality = "points"
+    draws_on_host = True  # Point Transformer V3 draws the orders of its curves, which launches depend on.
     task: str
     num_classes: int
     labels: list[str] | None
@@ -96,8 +98,10 @@ class _PointTask(ABC):
             DataError: If a cloud cannot be used.
         """
         self.order.start(torch.device("cpu"), rank, world)  # Where clouds are looked up.
-        self.device, self.rank, self.config = device, rank, model.data_config
-        self.points = self.options.num_points or self.config.num_points or _DEFAULT_POINTS
+        config: Any = model.data_config
+        self.device, self.rank = device, rank
+        self.config: PointDataConfig = config
+        self.points: int = self.options.num_points or self.config.num_points or _DEFAULT_POINTS
         self.store = self._store(self.data, self.rows)
 
     def _store(self, data: Any, rows: np.ndarray) -> PointStore:
@@ -147,7 +151,7 @@ class PointClassification(_PointTask):
         self.targets = torch.from_numpy(np.asarray(self.data.labels)[self.rows].astype(np.int64)).to(device)
 
     def _made(self, rows: Tensor, seed: int) -> tuple[PointBatch, Tensor]:
-        clouds = self.store.sample(rows.numpy(), self.points, _generator(self.store.home, seed, "points"))
+        clouds = self.store.sample(rows.tolist(), self.points, _generator(self.store.home, seed, "points"))
         clouds = run(self.steps, clouds, _generator(self.device, seed, "augmentation"))
         return clouds.to_batch(self.config), self.targets[rows.to(self.device)]
 
@@ -171,7 +175,7 @@ class PointSegmentation(_PointTask):
     task = "segmentation"
 
     def _samples(self) -> int:
-        return int(self.options.crops)
+        return int(self.options.crops) or len(self.rows)
 
     def start(self, model: nn.Module, device: torch.device, rank: int, world: int) -> None:
         """As that of both tasks, and sorts the points by class.
@@ -191,10 +195,7 @@ class PointSegmentation(_PointTask):
 
     def _made(self, rows: Tensor, seed: int) -> tuple[PointBatch, Tensor]:
         rng = np.random.default_rng(seed)
-        numbers = []
-        for _ in range(len(rows)):
-            members = self._by_class[rng.integers(len(self._by_class))]
-            numbers.append(self._crop(int(members[rng.integers(len(members))])))
+        numbers = [self._crop(self._centre(row, rng)) for row in rows.tolist()]
         clouds = self.store.at(torch.stack(numbers)).centred(self.config)
         clouds = run(self.steps, clouds, _generator(self.device, seed, "augmentation"))
         batch = clouds.to_batch(self.config)
@@ -202,6 +203,13 @@ class PointSegmentation(_PointTask):
             batch = Mix3D(self.options.mix3d)(batch, _generator(torch.device("cpu"), seed, "mix"))
         assert clouds.labels is not None
         return batch, clouds.labels.flatten()
+
+    def _centre(self, row: int, rng: np.random.Generator) -> int:
+        """The point that a crop is around: any of cloud `row`, or one of a class that is drawn first."""
+        if not self.options.crops:
+            return int(rng.integers(*self.store.offsets[row : row + 2]))
+        members = self._by_class[rng.integers(len(self._by_class))]
+        return int(members[rng.integers(len(members))])
 
     def _crop(self, point: int) -> Tensor:
         """Numbers (points,) of the points around a point; of clouds that are smaller, some come again."""
@@ -220,5 +228,5 @@ class PointSegmentation(_PointTask):
         """Mean IoU and accuracy in percent on the clouds held out, every point of them."""
         if not len(self.dev_rows):
             return {}
-        scores = score_points(model, self.dev_store, points=self.points, dtype=self._dtype(precision))
+        scores = score_points(model, self.dev_store, dtype=self._dtype(precision))
         return {f"dev_{key}": value for key, value in scores.items()}

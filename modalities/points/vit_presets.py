@@ -5,12 +5,13 @@ Names are `{encoding}-point-vit-{size}-{data}[-invariant]`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from modalities.points.presets import MODELNET10_LABELS
 from zoo.network_sizes import ENCODING_OPTIONS, SIZES, count_class_token, count_encoder
 
-__all__ = ["AXES", "MODELNET10_LABELS", "config", "count_parameters", "presets"]
+__all__ = ["AXES", "card_words", "config", "count_parameters", "presets"]
 
 AXES = 3
 SIZES_HERE = ("n", "t")
@@ -18,19 +19,7 @@ SIZES_HERE = ("n", "t")
 MODELS = {"pape": "relative+centre", "pape-ri": "invariant", "rope": "relative+centre", "none": "relative+centre"}
 _CHANNELS = {"relative": 3, "relative+centre": 6, "invariant": 7}
 
-MODELNET10_LABELS = (
-    "bathtub",
-    "bed",
-    "chair",
-    "desk",
-    "dresser",
-    "monitor",
-    "night_stand",
-    "sofa",
-    "table",
-    "toilet",
-)
-# Fields of `PointDataConfig`.
+# Fields of `PointDataConfig`; no voxels.
 MODELNET10_DATA: dict[str, Any] = {
     "grid_size": 0.0,
     "normalise": "unit-box",
@@ -117,3 +106,20 @@ def count_parameters(model: dict[str, Any]) -> int:
     embed += 2 * dim * (2 * dim + 1) + 4 * dim + dim * (2 * dim + 1)
     encoder = count_encoder({**model, "in_chans": 1, "patch_size": 1}, AXES)
     return encoder - stem + embed + count_class_token(model)
+
+
+def card_words(config: Mapping[str, Any]) -> dict[str, str]:
+    """What a card says of a point ViT."""
+    model, data = config["model"], config["data"]
+    read = {
+        "relative": "relative to its centre",
+        "relative+centre": "relative to its centre, and the centre itself",
+        "invariant": "as lengths and angles that turning the cloud does not change",
+    }[model["group_features"]]
+    points = "any number of points" if data["num_points"] is None else f"{data['num_points']:,} points (others work)"
+    return {
+        "summary": f"A plain vision transformer for point cloud {config['task']} with {{encoding}}: {model['groups']} "
+        f"groups of {model['patch_size']} points around farthest points, read {read}; width {model['dim']}, "
+        f"{model['depth']} blocks, {model['num_classes']} classes.",
+        "input": f"{points}, coordinates alone; unit of the position encoding: {model['spacing']:g} of the unit box",
+    }
