@@ -31,6 +31,8 @@ def test_registered_names():
     expected |= {f"{e}-vit-det-{s}-bccd" for e in ENCODINGS for s in "nt"}
     for sizes, data in (("nt", "modelnet10"), ("nt", "als3"), ("b", "modelnet40"), ("b", "scannet")):
         expected |= {f"{e}-ptv3-{s}-{data}" for e in ("pape", "rope", "none", "alibi", "sincos-pape") for s in sizes}
+    expected |= {f"{e}-point-vit-{s}-modelnet10" for e in ("pape", "pape-ri", "rope", "none") for s in "nt"}
+    expected |= {f"pape-point-vit-{s}-modelnet10-invariant" for s in "nt"}
     assert set(NAMES) == expected
     assert sorted(NAMES) == NAMES
 
@@ -43,6 +45,7 @@ def test_filters():
         f"pape-ri-event-{kind}-{s}-{data}" for kind, data in (("vit", "dvsgesture"), ("det", "gen1")) for s in "bnst"
     ]
     ours += [f"pape-ri-vit-det-{s}-bccd" for s in "nt"]
+    ours += [f"pape-ri-point-vit-{s}-modelnet10" for s in "nt"]
     assert zoo.list_models(encoding="pape-ri") == sorted(ours)
     embedded = ["pape-event-det-n-nmnist-canvas", "pape-event-vit-n-nmnist1100", "pape-vit-det-n-bccd"]
     embedded += ["pape-vit-n-imagenette", "pape-vit-t-imagenette"]

@@ -11,7 +11,7 @@ from zoo.registry import Entry, architecture
 
 __all__ = ["compared_name", "compared_sizes", "render_config", "render_entry", "render_record"]
 
-# Of the Hub, which has no pipeline that takes recordings of event cameras.
+# Of the Hub, which has no pipeline that takes recordings of event cameras or point clouds.
 PIPELINES = {
     ("image", "classification"): "image-classification",
     ("image", "detection"): "object-detection",

@@ -81,10 +81,7 @@ class Predictor:
         if not isinstance(config, dict) or not hasattr(data_config, "with_size"):
             raise ConfigError(f"{type(model).__name__} is not a model of pape-zoo: it has no config and data_config")
         if config.get("modality") not in _INPUTS or config.get("task") not in _TASKS:
-            raise ConfigError(
-                f"{config.get('name')}: no predictor for {config.get('modality')} {config.get('task')};"
-                f" this version does {' and '.join(_TASKS)} of {' and '.join(_INPUTS)}"
-            )
+            raise _unsupported(config)
         self.task = str(config["task"])
         if top_k is not None and not _is_positive(top_k):
             raise ConfigError(f"top_k must be a positive whole number, not {top_k!r}")
@@ -104,6 +101,8 @@ class Predictor:
         module, name = _INPUTS[config["modality"]].split(":")
         self._inputs: Inputs = getattr(importlib.import_module(module), name)(model, self.data_config)
         types: dict[str, Any] = {**RESULTS, **getattr(self._inputs, "result_types", {})}
+        if self.task not in types:
+            raise _unsupported(config)
         self._results: Any = types[self.task]
         self.model = _place(model, device, dtype).eval()
         wanted = _TOP_K.get(self.task, 1) if top_k is None else top_k
@@ -144,7 +143,7 @@ class Predictor:
                 `failures`. A single source always raises.
             **options: For the reader: of pictures `frame`, `max_pixels`; of recordings those of
                 `modalities.events.open_events`, and `stride_us`, the microseconds between windows; of clouds
-                `max_points`, `columns`, `format`, and `fill`, see `modalities.points.predict.PointFiles`.
+                `max_points`, `columns`, `format`, `fill` and `unit`, see `modalities.points.predict.PointFiles`.
 
         Returns:
             A `ClassificationResults` (of detectors a `DetectionResults`, of models that give every point a class a
@@ -325,6 +324,13 @@ def predictor(
 
     model = load(name_or_model, device=device, dtype=dtype, **load_options)
     return Predictor(model, size=size, top_k=top_k, min_score=min_score)
+
+
+def _unsupported(config: dict[str, Any]) -> ConfigError:
+    return ConfigError(
+        f"{config.get('name')}: no predictor for {config.get('modality')} {config.get('task')};"
+        f" this version does {' and '.join(RESULTS)} of {' and '.join(_INPUTS)}, and segmentation of points"
+    )
 
 
 def _each(source: Any, kind: str, skipped: list[Failure] | None) -> Iterator[Source]:

@@ -331,17 +331,17 @@ def _kind_of(source: Source) -> str:
         return "points"
     if suffix == ".bin":
         return _kind_of_bin(source.value, source.name)
-    if suffix in BOTH:
-        return kind_of_table(source.value, source.name)
     other = next((kind for kind, suffixes in _OTHER_SUFFIXES.items() if suffix in suffixes), None)
-    if other is None:
+    if other is None and suffix not in BOTH:
         return "image"
     try:
         with source.value.open("rb") as file:
             head = file.read(16)
     except OSError as error:
         raise DataError(f"{source.name}: cannot be opened ({error.strerror or error})") from error
-    return "image" if head.startswith(_IMAGE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP") else other
+    if head.startswith(_IMAGE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
+        return "image"
+    return kind_of_table(source.value, source.name) if suffix in BOTH else str(other)
 
 
 def _kind_of_bin(path: Path, name: str) -> str:

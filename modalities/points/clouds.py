@@ -45,9 +45,9 @@ class Clouds:
         """
         fields = dict(self.fields)
         if "normal" in fields:
-            turned = fields["normal"] @ torch.linalg.inv(matrices)
+            turned = _applied(torch.linalg.inv(matrices).transpose(1, 2), fields["normal"])
             fields["normal"] = torch.nn.functional.normalize(turned, dim=-1)
-        return self.replace(xyz=self.xyz @ matrices.transpose(1, 2), fields=fields)
+        return self.replace(xyz=_applied(matrices, self.xyz), fields=fields)
 
     def centred(self, config: PointDataConfig) -> Clouds:
         """Clouds with their origin where `config.normalise` puts it for clouds in units of length; others stay."""
@@ -87,3 +87,9 @@ class Clouds:
         count, points = self.xyz.shape[:2]
         offsets = torch.arange(0, count * points + 1, points, device=self.xyz.device)
         return PointBatch(self.xyz.flatten(0, 1), torch.cat(columns, dim=-1).flatten(0, 1), offsets)
+
+
+def _applied(matrices: Tensor, vectors: Tensor) -> Tensor:
+    """M v for (B, 3, 3) or (1, 3, 3) and (B, P, 3); not as a product of matrices, which training may run in TF32."""
+    x, y, z = (vectors[..., axis : axis + 1] * matrices[:, None, :, axis] for axis in range(3))
+    return x + y + z

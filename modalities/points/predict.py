@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ class PointFiles:
     A classifier sees a cloud of more points than its number through so many, spread evenly over the file; of a mesh so
     many points are drawn from the surface (with seed 0), 10,000 where it states no number. A segmenter gives every
     point a class: a cloud of more than 2^20 points is cut in halves, at the median of its longer horizontal axis, until
-    each part has fewer; a part is covered with overlapping crops as in `modalities.points.evaluate.score_points`, and the
-    probabilities that a point gets in several are averaged. Points near a cut see nothing beyond it.
+    each part has fewer; a part is covered with overlapping crops as in `modalities.points.evaluate.score_points`, and
+    the probabilities that a point gets in several are averaged. Points near a cut see nothing beyond it.
 
     Args:
         model: A point model.
@@ -62,16 +63,18 @@ class PointFiles:
 
         Args:
             source: A path, the bytes of a file, an array (N, 3) or `Points`.
-            options: For `read_points`, and `fill`: take neutral values for features that the file does not have (grey,
-                no normal, no intensity, a single return), with a warning, instead of an error.
+            options: For `read_points`; `fill`: take neutral values for features that the file does not have (grey, no
+                normal, no intensity, a single return), with a warning, instead of an error; and `unit`: the unit of the
+                file in that of the model, 0.3048 for feet where it was trained on metres.
         """
         options = dict(options)
-        fill = bool(options.pop("fill", False))
+        fill, unit = bool(options.pop("fill", False)), _unit(options.pop("unit", 1.0))
         path = source.value if isinstance(source.value, Path) else None
         points = read_points(source.value, name=source.name, path=path, **options)
         if not len(points) and not self.segments:
             raise DataError(f"{points.name}: no points to classify")
-        ready = prepared(points, self.data_config, draw=not self.segments, fill=fill)
+        scaled = points if unit == 1 else replace(points, xyz=points.xyz * unit)
+        ready = prepared(scaled, self.data_config, draw=not self.segments, fill=fill)
         draft: dict[str, Any] = {
             "name": points.name,
             "path": points.path,
@@ -107,6 +110,13 @@ class PointFiles:
             ConfigError: Always.
         """
         raise ConfigError(f"{path}: clouds make no video; save .ply, .npz, .html or .png")
+
+
+def _unit(value: Any) -> float:
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and 1e-9 <= value <= 1e9
+    if not usable:
+        raise ConfigError(f"unit must be a positive number, such as 0.3048 for feet, not {value!r:.60}")
+    return float(value)
 
 
 class _One:

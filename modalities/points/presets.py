@@ -174,7 +174,8 @@ def presets() -> Iterator[dict[str, Any]]:
             for encoding in PTV3_ENCODINGS:
                 name = f"{encoding.replace('+', '-')}-ptv3-{size}-{where}"  # A Hub repository's has no plus sign.
                 made = config(name, encoding=encoding, task=task, size=size, data=data, labels=labels)
-                yield {"name": name, "weights": "none", "config": made}
+                command = f"zoo train {where} --model {name} --data DIR"
+                yield {"name": name, "weights": "none", "command": command, "config": made}
 
 
 def count_parameters(model: Mapping[str, Any]) -> int:

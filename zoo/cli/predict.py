@@ -86,6 +86,10 @@ def predict(
         bool,
         typer.Option("--fill", help="Of point models: take neutral values for features that a file does not have."),
     ] = False,
+    unit: Annotated[
+        float | None,
+        typer.Option(help="Of point models: the unit of the files in that of the model, as 0.3048 for feet."),
+    ] = None,
     errors: Annotated[str, typer.Option(help="Truncated files: raise, or keep what can be decoded.")] = "raise",
     local_files_only: Annotated[bool, typer.Option("--local-files-only", help="Do not fetch weights.")] = False,
     quiet: Annotated[
@@ -122,9 +126,9 @@ def predict(
     elif stride_ms is not None:
         raise ConfigError("--stride-ms is for event models; pictures have no time")
     if predictor.kind == "points":
-        options = {"fill": fill}
-    elif fill:
-        raise ConfigError("--fill is for point models")
+        options = {"fill": fill, "unit": 1.0 if unit is None else unit}
+    elif fill or unit is not None:
+        raise ConfigError("--fill and --unit are for point models")
     items, failed = _expand(sources, predictor.kind)
     saver = saver_for(predictor, save, len(items) + failed, fps=fps, window_ms=window_ms)
     options |= {"batch_size": batch_size, "stream": True, "errors": errors, "on_error": "skip"}
