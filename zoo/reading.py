@@ -81,7 +81,7 @@ VIDEO_SUFFIXES = (
 )
 # What the things in a folder are called, and examples of their suffixes.
 _WHAT = {"image": "picture", "clip": "video", "events": "recording", "points": "cloud"}
-# Other kinds by suffix, also those that this version has no reader for, so that the error can say what the file is.
+# Other kinds by suffix.
 _OTHER_SUFFIXES = {
     "clip": VIDEO_SUFFIXES,
     "events": (".aedat", ".aedat4", ".csv", ".dat", ".h5", ".hdf5", ".npz", ".raw"),
@@ -173,9 +173,7 @@ def read(
     if kind is None:
         kind = _kind_of(source)
     if kind not in READERS:
-        known = kind in _OTHER_SUFFIXES
-        what = f"{kind} sources are not in this version" if known else f"unknown kind {kind!r}"
-        raise DataError(f"{source.name}: {what}; this one reads: {', '.join(READERS)}")
+        raise DataError(f"{source.name}: unknown kind {kind!r}; there are {', '.join(READERS)}")
     module, function = READERS[kind].split(":")
     found: Image | Clip | Events | Points = getattr(importlib.import_module(module), function)(
         source.value, name=source.name, path=path, errors=policy(errors, kind), **options
