@@ -164,8 +164,12 @@ def test_compiles_as_one_graph() -> None:
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     with torch.no_grad():
         torch.testing.assert_close(compiled(inputs), model(inputs))
-    with pytest.raises(Exception, match="num_points"):
-        torch.compile(point_vit(depth=1), fullgraph=True, backend="eager")(inputs)
+
+
+def test_a_compiled_model_needs_a_bound_on_clouds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with pytest.raises(ConfigError, match="needs data_config.num_points"):
+        point_vit()(batch(cloud(4)))
 
 
 def test_what_every_model_offers() -> None:

@@ -109,6 +109,11 @@ class PointViT(ClassTokenNetwork, EncoderNetwork):
     `forward_features` gives (B, 1 + G, C), first what the head reads; what stands at groups that a small cloud does not
     have means nothing.
 
+    With invariant features and an encoding that sees distances alone, the network is a function of the cloud up to
+    rotations and shifts. What is not exact: arithmetic rounds (logits move by about 1e-6); where rounding decides which
+    of two points is farther or nearer, as in symmetric objects, groups become others; and the unit box that a cloud is
+    scaled to before (`data_config`) depends on how it lies, so that turning a file turns and scales the input.
+
     In training, and compiled, nothing is read back from the device if `data_config.num_points` is set: clouds have up
     to so many points then, and the logits of a longer one are NaN.
 
