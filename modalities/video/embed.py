@@ -82,6 +82,9 @@ class TubeletEmbed(nn.Module):
             DataError: If the clip does not divide into tubelets.
         """
         patch = self.patch_size
+        frames, height, width = (
+            int(n) if isinstance(n, Tensor) else n for n in (frames, height, width)
+        )  # So torch.jit.trace has them.
         if frames < 1 or frames % self.tubelet:
             raise DataError(
                 f"clips of {frames} frames do not divide into tubelets of {self.tubelet} frames: pad them to a "
