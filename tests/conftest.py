@@ -82,6 +82,19 @@ def shared() -> Path:
 
 
 @pytest.fixture
+def official(shared: Path) -> Callable[[str], Path]:
+    """Gives the folder of a toy-size PaPE checkpoint in the released layout, by data set."""
+
+    def find(dataset: str) -> Path:
+        source = shared / "parity" / f"{dataset}-pape"
+        if not source.is_dir():
+            pytest.skip(f"no reference outputs at {source}")
+        return source
+
+    return find
+
+
+@pytest.fixture
 def tiny_config() -> dict[str, Any]:
     """A vision transformer of a few thousand parameters: 32 x 32 pictures, patch 8, three classes."""
     return copy.deepcopy(TINY_CONFIG)

@@ -36,6 +36,7 @@ def test_clouds_together_and_apart(name, train, capsys, tmp_path):
     assert [row["what"] for row in result["rows"]] == ["model", "attention"]
     for row in result["rows"]:
         assert row["ratio"] == pytest.approx(row["together_ms"] / row["apart_ms"]) and row["together_ms"] > 0
+    assert result["kernels"] == ["attention: sdpa, fold", "convolution: gather (spconv is for CUDA, not for cpu)"]
     assert result["environment"]["threads"] == 1 and result["limits"] == {"ratio": 1.1, "single_ms": 500.0}
 
 

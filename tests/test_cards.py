@@ -92,9 +92,13 @@ def test_every_name_has_a_card(name):
     assert f"{registry.entry(name).parameters:,}" in made.text
     front = front_matter(made.text)
     assert front["library_name"] == "pape-zoo"
-    pipelines = {"classification": "image-classification", "detection": "object-detection"}
-    entry = registry.entry(name)  # The Hub has no pipeline that takes recordings of event cameras.
-    assert front.get("pipeline_tag") == (pipelines[entry.task] if entry.modality == "image" else None)
+    pipelines = {  # The Hub has none that takes recordings of event cameras.
+        ("image", "classification"): "image-classification",
+        ("image", "detection"): "object-detection",
+        ("video", "classification"): "video-classification",
+    }
+    entry = registry.entry(name)
+    assert front.get("pipeline_tag") == pipelines.get((entry.modality, entry.task))
     assert made.text.count("```") % 2 == 0
     assert str(made) == made.text
     if registry.entry(name).weights == "none":

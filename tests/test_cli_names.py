@@ -43,6 +43,8 @@ def test_list_filters_and_json(run):
         "rope-point-vit-t-modelnet10",
         "rope-ptv3-t-als3",
         "rope-ptv3-t-modelnet10",
+        "rope-video-vit-t-imagenette-motion",
+        "rope-video-vit-t-ucf101",
         "rope-vit-det-t-bccd",
         "rope-vit-det-t-coco",
         "rope-vit-t-imagenette",

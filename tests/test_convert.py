@@ -247,7 +247,7 @@ def test_installed_weights_load_by_name(checkpoint, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"dataset": "ucf101"}, "dataset 'ucf101' is not supported"),
+        ({"dataset": "kinetics"}, "dataset 'kinetics' is not supported"),
         ({"dataset": "coco"}, "lacks detection.reg_max"),
         ({"positional": "lookhere"}, "lookhere with 2 heads is not supported"),
         ({"positional": "spiral"}, "'spiral' is not supported"),

@@ -31,19 +31,6 @@ def settings(dataset, **changes):
     }
 
 
-@pytest.fixture
-def official(shared):
-    """Gives the folder of a toy-size checkpoint in the released layout."""
-
-    def find(dataset):
-        source = shared / "parity" / f"{dataset}-pape"
-        if not source.is_dir():
-            pytest.skip(f"no reference outputs at {source}")
-        return source
-
-    return find
-
-
 def batch(reference):
     return EventTokens(
         reference["x"], reference["y"], reference["t_us"], reference["patches"], reference["padding_mask"] == 0

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from modalities.events.datasets import open_dataset
-from modalities.events.datasets.base import files_sha256
 from modalities.events.datasets.dat import DatWindows
 from modalities.events.datasets.dvsgesture import DvsGesture
 from modalities.events.datasets.find import open_clips, open_scenes
@@ -28,6 +27,7 @@ from tests.event_sets import (
     write_scenes,
 )
 from zoo.errors import ConfigError, DataError
+from zoo.files import files_sha256
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,11 @@ import modalities.image.packing as packing
 from modalities.image.augment import AUGMENTATIONS, BatchAugmentation, ImageOptions
 from modalities.image.data import open_packed, pack, pictures
 from modalities.image.sources import open_source
-from modalities.image.task import ImageClassification, split_dev
+from modalities.image.task import ImageClassification
 from zoo.data_config import DataConfig
 from zoo.errors import DataError, MissingDependencyError
 from zoo.reading import read
+from zoo.training.holdout import split_dev
 from zoo.training.recipe import recipe_from_dict
 
 

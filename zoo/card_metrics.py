@@ -79,7 +79,7 @@ def item_key(item: Mapping[str, Any]) -> tuple[Any, ...]:
     """What a measured number of a record is of: another number with the same key is of the same thing."""
     size = item["size"]
     size = tuple(size) if isinstance(size, list) else size
-    return (item["dataset"], item["split"], size, item["metric"], item.get("extend"))
+    return (item["dataset"], item["split"], size, item["metric"], item.get("extend"), item.get("condition"))
 
 
 def size_text(size: Any, modality: str = "image") -> str:

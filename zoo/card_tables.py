@@ -18,6 +18,7 @@ _TASKS = {
     ("image", "detection"): ("object-detection", "Object Detection"),
     ("events", "classification"): ("other", "Event Camera Classification"),
     ("events", "detection"): ("other", "Event Camera Object Detection"),
+    ("video", "classification"): ("video-classification", "Video Classification"),
     ("points", "classification"): ("other", "Point Cloud Classification"),
     ("points", "segmentation"): ("other", "Point Cloud Semantic Segmentation"),
 }
@@ -50,7 +51,7 @@ def code(text: str) -> str:
 
 def noun(modality: str) -> str:
     """What the samples of a data set are called."""
-    return {"image": "pictures", "points": "clouds"}.get(modality, "samples")
+    return {"image": "pictures", "video": "clips", "points": "clouds"}.get(modality, "samples")
 
 
 def _conditions(item: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -60,12 +61,14 @@ def _conditions(item: Mapping[str, Any]) -> tuple[Any, ...]:
         *(item[key] for key in ("dataset", "split", "images", "device", "dtype")),
         tuple(size) if isinstance(size, list) else size,
         item.get("extend"),
+        item.get("condition"),
     )
 
 
 def _described(item: Mapping[str, Any], record: Mapping[str, Any], entry: Entry) -> str:
     """Data, split, number of samples, size and device of a number, for the line above its table."""
-    extend = f", extended with {literal(item['extend'])}" if item.get("extend") else ""
+    extend = f", {literal(item['condition'])}" if item.get("condition") else ""
+    extend += f", extended with {literal(item['extend'])}" if item.get("extend") else ""
     return (
         f"{literal(record['data']['name'])} (data set {code(item['dataset'])}), {literal(item['split'])} split, "
         f"{item['images']:,} {noun(entry.modality)}, at {size_text(item['size'], entry.modality)}"
@@ -176,7 +179,8 @@ def model_index(record: Mapping[str, Any], entry: Entry) -> list[dict[str, Any]]
         metrics = [
             {
                 "type": hub_type(item["metric"]),
-                "name": f"{heading(item['metric'])} at {size_text(item['size'], entry.modality)}",
+                "name": f"{heading(item['metric'])} at {size_text(item['size'], entry.modality)}"
+                + (f", {item['condition']}" if item.get("condition") else ""),
                 "value": value,
                 "args": {
                     "size": list(item["size"]) if isinstance(item["size"], list) else item["size"],

@@ -15,6 +15,7 @@ __all__ = ["compared_name", "compared_sizes", "render_config", "render_entry", "
 PIPELINES = {
     ("image", "classification"): "image-classification",
     ("image", "detection"): "object-detection",
+    ("video", "classification"): "video-classification",
 }
 # Modality -> tag, where the Hub has no pipeline.
 TAGS = {"events": "event-camera", "points": "point-cloud"}
@@ -165,14 +166,23 @@ def _summary(config: Mapping[str, Any]) -> str:
         return summary.format(encoding=encoding)
     return (
         f"A vision transformer for {config['modality']} {config['task']} with {encoding}"
-        f"{'' if model['encoding'] == 'none' else ' as position encoding'}: patches of {model['patch_size']} px, width "
-        f"{model['dim']}, {model['depth']} blocks of {model['num_heads']} heads, {model['num_classes']} classes."
+        f"{'' if model['encoding'] == 'none' else ' as position encoding'}: {_token(model)}, width {model['dim']}, "
+        f"{model['depth']} blocks of {model['num_heads']} heads, {model['num_classes']} classes."
     )
+
+
+def _token(model: Mapping[str, Any]) -> str:
+    """What a token stands for."""
+    patch = model["patch_size"]
+    if "tubelet" in model:
+        return f"tubelets of {model['tubelet']} frames x {patch} x {patch} px"
+    return f"patches of {patch} px"
 
 
 def _source(config: Mapping[str, Any]) -> str:
     """Name of a file for examples."""
-    return {"events": "recording.raw", "points": "cloud.ply"}.get(config["modality"], "picture.jpg")
+    files = {"events": "recording.raw", "video": "clip.mp4", "points": "cloud.ply"}
+    return files.get(config["modality"], "picture.jpg")
 
 
 def _facts(config: Mapping[str, Any], weights: str) -> str:
@@ -186,10 +196,17 @@ def _facts(config: Mapping[str, Any], weights: str) -> str:
         rows.append(("Input", stated))
     elif data:
         size = " x ".join(map(str, architecture(config).data_config(data).input_size[1:]))
-        sized = f"{size} px, patch {model['patch_size']}"
-        events = config["modality"] == "events"
-        rows.append(("Input", f"events of a sensor of {sized}" if events else f"{sized}; other sizes work"))
+        rows.append(("Input", _input(config, f"{size} px, patch {model['patch_size']}")))
     return table(("", ""), [*rows, ("Weights", weights)])
+
+
+def _input(config: Mapping[str, Any], sized: str) -> str:
+    """What the model was made for, in words."""
+    if config["modality"] == "events":
+        return f"events of a sensor of {sized}"
+    if config["modality"] == "video":
+        return f"{config['data']['frames']} frames of {sized}; other lengths and sizes work"
+    return f"{sized}; other sizes work"
 
 
 def _weights_line(record: Mapping[str, Any], entry: Entry) -> str:

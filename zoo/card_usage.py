@@ -34,6 +34,7 @@ _FILES = {
     ("image", "detection"): "photo.jpg",
     ("events", "classification"): "recording.raw",
     ("events", "detection"): "recording.raw",
+    ("video", "classification"): "clip.mp4",
     ("points", "classification"): "cloud.ply",
     ("points", "segmentation"): "tile.laz",
 }
@@ -59,6 +60,10 @@ _EXAMPLES = {
         'predict = zoo.predictor("{name}", min_score=0.25)\n'
         'for found in predict("{file}", stream=True):   # a result for each window of time\n'
         "    print(found.time_us, found.boxes, found.labels, found.scores)",
+    ),
+    ("video", "classification"): (
+        "zoo predict {name} {file}   # the likeliest classes over windows of time",
+        'predict = zoo.predictor("{name}")\nprint(predict("{file}"))',
     ),
     ("points", "classification"): (
         "zoo predict {name} {file}",

@@ -33,6 +33,7 @@ DATASETS = {
     "coco": ("vit-det", "coco"),
     "dvsgesture": ("event-vit", "dvsgesture"),
     "gen1": ("event-det", "gen1"),
+    "ucf101": ("video-vit", "ucf101"),
 }
 SIZES = {"nano": "n", "tiny": "t", "small": "s", "base": "b"}
 SIZE_OVERRIDES = {
@@ -181,6 +182,7 @@ def _architecture(
     """The configuration of a registered kind of model, with the settings of the data set and of the head."""
     from modalities.events import presets as events
     from modalities.image import detector_presets, presets
+    from modalities.video import presets as video
 
     patch = _get(official, where, "patch_size", kind=int)
     head = {}
@@ -195,6 +197,12 @@ def _architecture(
     if dataset == "imagenet":
         images: dict[str, Any] = {"num_classes": 1000, "data": presets.RELEASED_DATA, "patch_size": patch}
         return presets.config(name, released=True, **images, **common)
+    if dataset == "ucf101":
+        tubelet, steps = (_get(official, where, "video", key, kind=int) for key in ("frame_length", "max_samples"))
+        step = _get(official, where, "video", "frame_step", kind=int)
+        frames = {"tubelet": tubelet, "frames": tubelet * steps, "frame_step": step}
+        clips: dict[str, Any] = {"num_classes": 101, "data": video.UCF101_DATA | frames, "patch_size": patch}
+        return video.config(name, released=True, **clips, **common)
     if dataset == "coco":
         labels, data = detector_presets.COCO_LABELS, detector_presets.COCO_DATA
         coco: dict[str, Any] = {"num_classes": len(labels), "labels": labels, "data": data, "patch_size": patch}

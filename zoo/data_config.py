@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from zoo.errors import ConfigError
 
@@ -77,7 +77,7 @@ class DataConfig:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> DataConfig:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Builds it from the `data` section of a `config.json`.
 
         Absent keys take the defaults (mean 0 and std 1 for every channel); unknown keys are ignored with a
@@ -103,11 +103,11 @@ class DataConfig:
         """Returns plain JSON values; `from_dict` restores an equal object."""
         return {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(self).items()}
 
-    def replace(self, **changes: Any) -> DataConfig:
+    def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed, validated again."""
         return dataclasses.replace(self, **changes)
 
-    def with_channels(self, channels: int) -> DataConfig:
+    def with_channels(self, channels: int) -> Self:
         """Returns a copy for another channel count: each new mean and std is the average of the old ones."""
         if channels == self.input_size[0]:
             return self
@@ -119,7 +119,7 @@ class DataConfig:
             std=(average["std"],) * repeat,
         )
 
-    def with_size(self, size: int | tuple[int, int]) -> DataConfig:
+    def with_size(self, size: int | tuple[int, int]) -> Self:
         """Returns a copy for another input size: a side in pixels, or (height, width)."""
         if not _is_int(size) and not (isinstance(size, (list, tuple)) and len(size) == 2):
             raise ConfigError(f"data: a size is a side in pixels or (height, width), not {size!r:.80}")

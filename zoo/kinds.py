@@ -1,4 +1,4 @@
-"""Tells events from points in files whose suffix leaves both open: tables of text and NumPy files."""
+"""Tells events from points in files whose suffix leaves both open: tables of text, NumPy files and `.bin`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from zoo.errors import DataError
 
-__all__ = ["BOTH", "kind_of_table"]
+__all__ = ["BOTH", "kind_of_bin", "kind_of_table"]
 
 BOTH = frozenset((".csv", ".npy", ".npz", ".txt"))
 """Suffixes of files that may hold events or points."""
@@ -42,6 +42,31 @@ def kind_of_table(path: Path, name: str) -> str:
             'kind="points" or kind="events"'
         )
     return "points" if columns is None or columns >= 3 else "events"
+
+
+def kind_of_bin(path: Path, name: str) -> str:
+    """Tells KITTI points (four float32 each) from N-MNIST events (five bytes each).
+
+    Raises:
+        DataError: If it cannot be opened, or may be both or neither.
+    """
+    import numpy as np
+
+    try:
+        size = path.stat().st_size
+        points = size > 0 and size % 16 == 0
+        with path.open("rb") as file:
+            while points and (data := file.read(2**20)):
+                values = np.frombuffer(data, "<f4")
+                with np.errstate(invalid="ignore"):
+                    points = bool((np.abs(values) <= 1000).all())  # False for NaN.
+    except OSError as error:
+        raise DataError(f"{name}: cannot be opened ({error.strerror or error})") from error
+    events = size > 0 and size % 5 == 0
+    if points == events:
+        what = "may hold points or events" if points else "holds neither points (KITTI) nor events (N-MNIST)"
+        raise DataError(f'{name}: a .bin of {size} bytes {what}; pass kind="events" or kind="points"')
+    return "points" if points else "events"
 
 
 def _text(path: Path) -> tuple[set[str], int]:

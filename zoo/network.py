@@ -22,7 +22,8 @@ from zoo.transformer import Encoder
 if TYPE_CHECKING:
     from zoo.loading import LoadReport
 
-__all__ = ["ClassTokenNetwork", "EncoderNetwork", "Sequences", "block_indices", "build_encoder", "set_config"]
+__all__ = ["ClassTokenNetwork", "ClassifierNetwork", "EncoderNetwork", "Sequences", "block_indices", "build_encoder"]
+__all__ += ["set_config"]
 
 
 class Sequences(NamedTuple):
@@ -112,7 +113,7 @@ class EncoderNetwork(nn.Module, ABC):
         final: Tensor | None = None
         for index, x in enumerate(self.encoder.layers(tokens, coords, mask)):
             if index in wanted:
-                features = self.encoder.norm(x) if norm else x
+                features = self.encoder.norm_after(index)(x) if norm else x
                 kept[index] = self._grid(features[:, self.PREFIX :], layout) if output == "grid" else features
             if index == depth - 1:
                 final = self._features(self.encoder.norm(x), layout)
@@ -145,21 +146,20 @@ class EncoderNetwork(nn.Module, ABC):
             self.config = {**self.config, "model": model, "labels": labels if keep else None}
 
 
-class ClassTokenNetwork(EncoderNetwork):
-    """Base of classifiers: a class token in front of the tokens, and a linear head on it, without pooling.
+class ClassifierNetwork(EncoderNetwork):
+    """Base of classifiers: a linear head on pooled features.
 
-    Stands before the base of a modality in the list of bases; the constructor makes `embed`, calls `_add_class_token`,
-    makes `encoder`, and calls `reset_classifier`.
+    The constructor makes `embed`, calls `_set_sizes`, makes `encoder`, and calls `reset_classifier`.
     """
 
-    PREFIX = 1
+    head: nn.Module
 
-    def _add_class_token(self, config: NetworkConfig, axes: int) -> None:
+    def _set_sizes(self, config: NetworkConfig) -> None:
         self.dim, self.num_classes, self.patch_size = config.dim, config.num_classes, config.patch_size
-        self.class_token_position = (0.0,) * axes if config.class_token_position == "origin" else None
-        self.cls_token = nn.Parameter(torch.empty(1, 1, config.dim))
-        nn.init.trunc_normal_(self.cls_token, std=0.02)
-        self.head: nn.Module
+
+    @abstractmethod
+    def _pooled(self, features: Tensor) -> Tensor:
+        """Pooled features (B, C) of the output of `forward_features`."""
 
     def forward(self, inputs: Any) -> Tensor:
         """Classifies.
@@ -174,7 +174,7 @@ class ClassTokenNetwork(EncoderNetwork):
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Logits (B, num_classes) of the output of `forward_features`, or the pooled features (B, C)."""
-        pooled = features[:, 0]
+        pooled = self._pooled(features)
         return pooled if pre_logits else self.head(pooled)
 
     def reset_classifier(self, num_classes: int) -> None:
@@ -188,12 +188,31 @@ class ClassTokenNetwork(EncoderNetwork):
         if num_classes == 0:
             self.head = nn.Identity()
         else:
-            like = self.cls_token
+            like = self.encoder.norm.weight
             head = nn.Linear(self.dim, num_classes, device=like.device, dtype=like.dtype)
             nn.init.zeros_(head.weight)
             nn.init.constant_(head.bias, -math.log(num_classes))
             self.head = head
         self._set_classes(num_classes)
+
+
+class ClassTokenNetwork(ClassifierNetwork):
+    """Base of classifiers with a class token in front of the tokens, on which the head is, without pooling.
+
+    Stands before the base of a modality in the list of bases; the constructor calls `_add_class_token` instead of
+    `_set_sizes`.
+    """
+
+    PREFIX = 1
+
+    def _add_class_token(self, config: NetworkConfig, axes: int) -> None:
+        self._set_sizes(config)
+        self.class_token_position = (0.0,) * axes if config.class_token_position == "origin" else None
+        self.cls_token = nn.Parameter(torch.empty(1, 1, config.dim))
+        nn.init.trunc_normal_(self.cls_token, std=0.02)
+
+    def _pooled(self, features: Tensor) -> Tensor:
+        return features[:, 0]
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters to leave out of weight decay, besides biases and norms."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from zoo.encodings.parameter_count import count_attention, count_token
 
-__all__ = ["ENCODING_OPTIONS", "SIZES", "count_class_token", "count_encoder"]
+__all__ = ["ENCODING_OPTIONS", "SIZES", "count_attention_layer", "count_block", "count_class_token", "count_encoder"]
 
 # Width, depth, heads, head width and MLP width of the released sizes nano, tiny, small and base.
 SIZES: dict[str, dict[str, int]] = {
@@ -41,16 +41,25 @@ def count_encoder(model: dict[str, Any], axes: int) -> int:
     Raises:
         ConfigError: If an option of the encoding that sets a size is not a positive integer.
     """
-    dim, heads, mlp = model["dim"], model["num_heads"], model["mlp_dim"]
-    width = heads * model["head_dim"]
-    encoding, options = model["encoding"], model.get("encoding_options", {})
-    sizes = {"dim": dim, "num_heads": heads, "head_dim": model["head_dim"], "axes": axes}
-    position = count_attention(encoding, options, **sizes)
-    attention = 3 * width * (dim + 1) + dim * (width + 1) + position
-    block = 4 * dim + attention + mlp * (dim + 1) + dim * (mlp + 1)
-    table = count_token(encoding, options, dim=dim, axes=axes)
+    dim = model["dim"]
+    table = count_token(model["encoding"], model.get("encoding_options", {}), dim=dim, axes=axes)
     stem = table + dim * (model["in_chans"] * model["patch_size"] ** 2 + 1)
-    return stem + 4 * dim + model["depth"] * block
+    return stem + 4 * dim + model["depth"] * count_block(model, axes)
+
+
+def count_block(model: dict[str, Any], axes: int) -> int:
+    """Number of parameters of one block; arguments and errors as for `count_encoder`."""
+    dim, mlp = model["dim"], model["mlp_dim"]
+    return 4 * dim + count_attention_layer(model, axes) + mlp * (dim + 1) + dim * (mlp + 1)
+
+
+def count_attention_layer(model: dict[str, Any], axes: int) -> int:
+    """Number of parameters of one attention layer; arguments and errors as for `count_encoder`."""
+    dim, heads = model["dim"], model["num_heads"]
+    width = heads * model["head_dim"]
+    sizes = {"dim": dim, "num_heads": heads, "head_dim": model["head_dim"], "axes": axes}
+    position = count_attention(model["encoding"], model.get("encoding_options", {}), **sizes)
+    return 3 * width * (dim + 1) + dim * (width + 1) + position
 
 
 def count_class_token(model: dict[str, Any]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +14,8 @@ from torch import nn
 from zoo.detection.detections import Detections
 from zoo.detection.results import DetectionResults
 from zoo.errors import ConfigError, DataError, WeightsError
-from zoo.reading import Source, expand, fetch, holds_many, is_url
+from zoo.model_inputs import call_model
+from zoo.reading import Source, expand, fetch, holds_many, is_url, policy
 from zoo.results import TIME_COLUMNS, ClassificationResults, Failure, PictureResults
 
 __all__ = ["Predictor", "predictor"]
@@ -22,6 +23,7 @@ __all__ = ["Predictor", "predictor"]
 # Modality -> "module:class" of its `Inputs`.
 _INPUTS = {
     "image": "modalities.image.predict:Pictures",
+    "video": "modalities.video.predict:Videos",
     "events": "modalities.events.predict:Recordings",
     "points": "modalities.points.predict:PointFiles",
 }
@@ -38,9 +40,10 @@ class Inputs(Protocol):
         kind: What `zoo.reading.expand` looks for in folders.
         timed: Results are of spans of time, and a source may have several.
 
-    One may also have `result_types`, task -> class of its results, where those of `RESULTS` do not fit; `most`, the
-    most inputs of a batch; and, of models that give every point a class, `scores(model, input)`, the probabilities
-    (N, classes).
+    One may also have `merge(results, top_k)`, which gives one result for each source: it takes an iterator over the
+    results of windows, with the scores of all classes, and yields those of the sources; `result_types`, task -> class
+    of its results, where those of `RESULTS` do not fit; `most`, the most inputs of a batch; and, of models that give
+    every point a class, `scores(model, input)`, the probabilities (N, classes).
     """
 
     kind: str
@@ -57,7 +60,7 @@ class Inputs(Protocol):
 
 
 class Predictor:
-    """A model that takes pictures, recordings or point clouds as people have them; made by `predictor`.
+    """A model that takes pictures, videos, recordings or point clouds as people have them; made by `predictor`.
 
     Attributes:
         model: The model, in eval mode.
@@ -81,10 +84,7 @@ class Predictor:
         if not isinstance(config, dict) or not hasattr(data_config, "with_size"):
             raise ConfigError(f"{type(model).__name__} is not a model of pape-zoo: it has no config and data_config")
         if config.get("modality") not in _INPUTS or config.get("task") not in _TASKS:
-            raise ConfigError(
-                f"{config.get('name')}: no predictor for {config.get('modality')} {config.get('task')};"
-                f" this version does {' and '.join(_TASKS)} of {' and '.join(_INPUTS)}"
-            )
+            raise _unsupported(config)
         self.task = str(config["task"])
         if top_k is not None and not _is_positive(top_k):
             raise ConfigError(f"top_k must be a positive whole number, not {top_k!r}")
@@ -104,7 +104,10 @@ class Predictor:
         module, name = _INPUTS[config["modality"]].split(":")
         self._inputs: Inputs = getattr(importlib.import_module(module), name)(model, self.data_config)
         types: dict[str, Any] = {**RESULTS, **getattr(self._inputs, "result_types", {})}
+        if self.task not in types:
+            raise _unsupported(config)
         self._results: Any = types[self.task]
+        self._merge: Callable[..., Iterator[PictureResults]] | None = getattr(self._inputs, "merge", None)
         self.model = _place(model, device, dtype).eval()
         wanted = _TOP_K.get(self.task, 1) if top_k is None else top_k
         self.top_k = min(wanted, self.classes) if self.task == "classification" else wanted
@@ -119,7 +122,7 @@ class Predictor:
 
     @property
     def kind(self) -> str:
-        """What its sources are: `"image"`, `"events"` or `"points"`, as for `zoo.read`."""
+        """What its sources are: `"image"`, `"clip"`, `"events"` or `"points"`, as for `zoo.read`."""
         return self._inputs.kind
 
     def __call__(
@@ -127,27 +130,30 @@ class Predictor:
         source: Any,
         batch_size: int = 32,
         stream: bool = False,
-        errors: str = "raise",
+        errors: str | None = None,
         *,
         on_error: str = "raise",
         **options: Any,
     ) -> Any:
-        """Predicts one picture, recording or cloud, or many.
+        """Predicts one picture, video, recording or cloud, or many.
 
         Args:
             source: Anything `zoo.read` takes; or many: a folder, a pattern, or a list or iterator of sources (which may
                 themselves be folders and patterns).
-            batch_size: Pictures (windows of recordings) per forward pass; sources are read a batch at a time.
+            batch_size: Pictures (windows of videos and recordings) per forward pass; sources are read as they come.
             stream: Return a generator, which never holds more than a batch.
-            errors: For truncated files, as in `zoo.read`: `"raise"`, or `"keep"` what can be decoded.
+            errors: For truncated files, as in `zoo.read`: `"raise"`, or `"keep"` what can be decoded; `None` raises,
+                but of videos keeps, with a warning.
             on_error: When one of many cannot be read: `"raise"` its `DataError`, or `"skip"` it, go on, and list it in
                 `failures`. A single source always raises.
-            **options: For the reader: of pictures `frame`, `max_pixels`; of recordings those of
+            **options: For the reader: of pictures `frame`, `max_pixels`; of videos `stride_s`, the seconds between
+                windows, and `progress`, see `modalities.video.predict.Videos`; of recordings those of
                 `modalities.events.open_events`, and `stride_us`, the microseconds between windows; of clouds
                 `max_points`, `columns`, `format`, `fill` and `unit`, see `modalities.points.predict.PointFiles`.
 
         Returns:
-            A `ClassificationResults` (of detectors a `DetectionResults`, of models that give every point a class a
+            A `ClassificationResults` (of detectors a `DetectionResults`, of videos a
+            `modalities.video.results.ClipResults`, of models that give every point a class a
             `modalities.points.results.CloudSegments`) for one source, a list of them for many (in
             the order of the sources), or a generator of them with `stream=True`. Event detectors, and event
             classifiers with `stride_us`, give one for each window of a recording, so always a list or generator.
@@ -158,7 +164,7 @@ class Predictor:
         """
         if not _is_positive(batch_size):
             raise ConfigError(f"batch_size must be a positive whole number, not {batch_size!r}")
-        if errors not in ("raise", "keep"):
+        if errors not in (None, "raise", "keep"):
             raise ConfigError(f'errors must be "raise" or "keep", not {errors!r}')
         if on_error not in ("raise", "skip"):
             raise ConfigError(f'on_error must be "raise" or "skip", not {on_error!r}')
@@ -166,10 +172,16 @@ class Predictor:
         failures: list[Failure] = []
         self.failures = failures
         skipped = failures if on_error == "skip" and (many or stream) else None
-        results = self._stream(source, batch_size, skipped, {"errors": errors, **options})
+        results = self._stream(source, batch_size, skipped, {"errors": policy(errors, self.kind), **options})
+        if self._merge is not None:
+            results = self._merge(results, self.top_k)
         if stream:
             return results
-        windows = self._inputs.timed and (self.task == "detection" or options.get("stride_us") is not None)
+        windows = (
+            self._inputs.timed
+            and self._merge is None
+            and (self.task == "detection" or options.get("stride_us") is not None)
+        )
         return list(results) if many or windows else next(results)
 
     def video(self, path: str | os.PathLike[str], *, fps: float | None = None, window_us: int | None = None) -> Any:
@@ -230,7 +242,7 @@ class Predictor:
         self.model.eval()  # A training loop around us may have switched it.
         if self.task == "segmentation":
             return [self._segmented(one, draft) for one, draft in zip(inputs, drafts, strict=True)]
-        output = self.model(self._inputs.collate(inputs, parameter.device, parameter.dtype))
+        output = call_model(self.model, self._inputs.collate(inputs, parameter.device, parameter.dtype))
         return self._detected(output, drafts) if self.task == "detection" else self._classified(output, drafts)
 
     def _segmented(self, one: Any, draft: dict[str, Any]) -> PictureResults:
@@ -246,13 +258,14 @@ class Predictor:
         logits = logits.to("cpu", torch.float64 if logits.dtype == torch.float64 else torch.float32)
         # Stable: classes with equal scores come in the order of their index, on every device.
         scores, indices = logits.softmax(dim=1).sort(dim=1, descending=True, stable=True)
+        count = self.top_k if self._merge is None else self.classes
         results: list[PictureResults] = []
         for row, draft in enumerate(drafts):
             self._require_finite(logits[row], draft)
-            best = tuple(indices[row, : self.top_k].tolist())
+            best = tuple(indices[row, :count].tolist())
             results.append(
                 self._results(
-                    indices=best, labels=self._names(best), scores=tuple(scores[row, : self.top_k].tolist()), **draft
+                    indices=best, labels=self._names(best), scores=tuple(scores[row, :count].tolist()), **draft
                 )
             )
         return results
@@ -325,6 +338,13 @@ def predictor(
 
     model = load(name_or_model, device=device, dtype=dtype, **load_options)
     return Predictor(model, size=size, top_k=top_k, min_score=min_score)
+
+
+def _unsupported(config: dict[str, Any]) -> ConfigError:
+    return ConfigError(
+        f"{config.get('name')}: no predictor for {config.get('modality')} {config.get('task')};"
+        f" this version does {' and '.join(RESULTS)} of {' and '.join(_INPUTS)}, and segmentation of points"
+    )
 
 
 def _each(source: Any, kind: str, skipped: list[Failure] | None) -> Iterator[Source]:

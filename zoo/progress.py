@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["Update", "progress_bar"]
+__all__ = ["Update", "no_update", "progress_bar"]
 
 # Called with the amount done so far and a short text beside the bar.
 Update = Callable[[float, str], None]
@@ -22,7 +22,7 @@ def progress_bar(label: str, total: float | None, quiet: bool = False) -> Iterat
         quiet: Show nothing.
     """
     if quiet or not sys.stderr.isatty():
-        yield _no_bar
+        yield no_update
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -43,5 +43,5 @@ def progress_bar(label: str, total: float | None, quiet: bool = False) -> Iterat
         yield update
 
 
-def _no_bar(done: float, text: str) -> None:
+def no_update(done: float, text: str) -> None:
     """Shows nothing."""

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, overload
 
 from zoo.errors import ConfigError, DataError
-from zoo.kinds import BOTH, kind_of_table
+from zoo.kinds import BOTH, kind_of_bin, kind_of_table
 
 if TYPE_CHECKING:
     from modalities.events.events import Events
     from modalities.image.read import Image
     from modalities.points.points import Points
+    from modalities.video.clip import Clip
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -37,6 +38,7 @@ __all__ = [
     "fetch",
     "holds_many",
     "is_url",
+    "policy",
     "read",
     "read_bounded",
 ]
@@ -53,6 +55,7 @@ TOTAL_TIMEOUT_S = 120.0
 # Kind -> "module:function(value, *, name, path, errors, **options)".
 READERS = {
     "image": "modalities.image.read:read_image",
+    "clip": "modalities.video.read:read_clip",
     "events": "modalities.events.read:read_events",
     "points": "modalities.points.read:read_points",
 }
@@ -61,14 +64,29 @@ IMAGE_SUFFIXES = frozenset(
     (".apng", ".avif", ".bmp", ".dib", ".gif", ".ico", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".jpx")
     + (".mpo", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".qoi", ".tif", ".tiff", ".webp")
 )
-VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
-# Other kinds by suffix, also those that this version has no reader for, so that the error can say what the file is.
+VIDEO_SUFFIXES = (
+    ".3gp",
+    ".avi",
+    ".flv",
+    ".m2ts",
+    ".m4v",
+    ".mkv",
+    ".mov",
+    ".mp4",
+    ".mpeg",
+    ".mpg",
+    ".ogv",
+    ".webm",
+    ".wmv",
+)
+# What the things in a folder are called, and examples of their suffixes.
+_WHAT = {"image": "picture", "clip": "video", "events": "recording", "points": "cloud"}
+# Other kinds by suffix.
 _OTHER_SUFFIXES = {
     "clip": VIDEO_SUFFIXES,
     "events": (".aedat", ".aedat4", ".csv", ".dat", ".h5", ".hdf5", ".npz", ".raw"),
     "points": (".asc", ".las", ".laz", ".obj", ".off", ".pcd", ".ply", ".pts", ".stl", ".xyz"),
 }
-_NOUNS = {"image": "picture", "points": "cloud"}
 _IMAGE_MAGIC = (
     b"\xff\xd8\xff",
     b"\x89PNG",
@@ -97,45 +115,55 @@ class Source:
 
 
 @overload
-def read(source: Any, kind: Literal["events"], *, errors: str = ..., **options: Any) -> Events: ...
+def read(source: Any, kind: Literal["events"], *, errors: str | None = ..., **options: Any) -> Events: ...
 
 
 @overload
-def read(source: Any, kind: Literal["points"], *, errors: str = ..., **options: Any) -> Points: ...
+def read(source: Any, kind: Literal["points"], *, errors: str | None = ..., **options: Any) -> Points: ...
 
 
 @overload
-def read(source: Any, kind: Literal["image"] = ..., *, errors: str = ..., **options: Any) -> Image: ...
+def read(source: Any, kind: Literal["clip"], *, errors: str | None = ..., **options: Any) -> Clip: ...
 
 
 @overload
-def read(source: Any, kind: str | None = ..., *, errors: str = ..., **options: Any) -> Any: ...
+def read(source: Any, kind: Literal["image"] = ..., *, errors: str | None = ..., **options: Any) -> Image: ...
 
 
-def read(source: Any, kind: str | None = None, *, errors: str = "raise", **options: Any) -> Image | Events | Points:
-    """Reads one picture, one event recording or one point cloud.
+@overload
+def read(source: Any, kind: str | None = ..., *, errors: str | None = ..., **options: Any) -> Any: ...
+
+
+def read(
+    source: Any, kind: str | None = None, *, errors: str | None = None, **options: Any
+) -> Image | Clip | Events | Points:
+    """Reads one picture, one video, one event recording or one point cloud.
 
     Args:
         source: A path, an http(s) URL, the bytes of a file, or a `Source`; for pictures also a PIL image, an array
-            (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or a tensor (H, W) or (C, H, W); for points an array (N, 3).
-        kind: `"image"`, `"events"` or `"points"`; `None` decides for a path by suffix and content, and takes bytes and
-            objects as pictures. A `.pcd.bin` is points (nuScenes); another `.bin` is points (KITTI) when its size
-            divides by 16 and its floats are finite and within 1 km, and events (N-MNIST) when its size divides by 5.
-            Tables (`.csv`, `.txt`) and NumPy files tell by their names of columns. Other kinds are not in this version.
-        errors: What to do with a truncated file: `"raise"`, or `"keep"` what can be decoded of it.
+            (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or a tensor (H, W) or (C, H, W); for videos an array or tensor
+            uint8 (T, H, W, 3); for points an array (N, 3).
+        kind: `"image"`, `"clip"`, `"events"` or `"points"`; `None` decides for a path by suffix and content, and takes
+            bytes and objects as pictures. A `.pcd.bin` is points (nuScenes); another `.bin` is points (KITTI) when its
+            size divides by 16 and its floats are finite and within 1 km, and events (N-MNIST) when its size divides by
+            5. Tables (`.csv`, `.txt`) and NumPy files tell by the names of their columns.
+        errors: What to do with a truncated file: `"raise"`, or `"keep"` what can be decoded of it. `None` raises, but
+            of videos keeps, with a warning: recordings that break off are common and their frames are whole.
         **options: For the reader of pictures: `frame` (of an animation; the first unless asked) and `max_pixels`. For
-            that of events: see `modalities.events.open_events`. For that of points: `max_points`, `columns`, `format`,
-            see `modalities.points.read`.
+            that of videos: `start_s`, `end_s`, `max_bytes`, and `fps` of arrays; long videos are read piece by piece
+            with `modalities.video.open_clip`. For that of events: see `modalities.events.open_events`. For that of
+            points: `max_points`, `columns`, `format`, see `modalities.points.read`.
 
     Returns:
-        An `Image`: `rgb` uint8 (H, W, 3), `name`, `path`; or `Events`: `t_us` int64, `x` and `y` int32, `p` bool, all
-        (N,), `width`, `height`; or `Points`: `xyz` float64 (N, 3), `fields`, `faces` of meshes.
+        An `Image`: `rgb` uint8 (H, W, 3), `name`, `path`; a `Clip`: `frames` uint8 (T, H, W, 3), `times_s` float64
+        (T,), `name`, `path`; `Events`: `t_us` int64, `x` and `y` int32, `p` bool, all (N,), `width`, `height`; or
+        `Points`: `xyz` float64 (N, 3), `fields`, `faces` of meshes.
 
     Raises:
         DataError: If it cannot be read; the message names the source.
     """
     source = as_source(source)
-    if errors not in ("raise", "keep"):
+    if errors not in (None, "raise", "keep"):
         raise ConfigError(f'errors must be "raise" or "keep", not {errors!r}')
     path = source.value if isinstance(source.value, Path) else None
     if path is not None:
@@ -145,14 +173,17 @@ def read(source: Any, kind: str | None = None, *, errors: str = "raise", **optio
     if kind is None:
         kind = _kind_of(source)
     if kind not in READERS:
-        known = kind in _OTHER_SUFFIXES
-        what = f"{kind} sources are not in this version" if known else f"unknown kind {kind!r}"
-        raise DataError(f"{source.name}: {what}; this one reads: {', '.join(READERS)}")
+        raise DataError(f"{source.name}: unknown kind {kind!r}; there are {', '.join(READERS)}")
     module, function = READERS[kind].split(":")
-    found: Image | Events | Points = getattr(importlib.import_module(module), function)(
-        source.value, name=source.name, path=path, errors=errors, **options
+    found: Image | Clip | Events | Points = getattr(importlib.import_module(module), function)(
+        source.value, name=source.name, path=path, errors=policy(errors, kind), **options
     )
     return found
+
+
+def policy(errors: str | None, kind: str) -> str | None:
+    """What to do with a truncated file of a kind where the user has not said: raise; readers of videos decide."""
+    return errors if errors is not None or kind == "clip" else "raise"
 
 
 def as_source(value: Any, index: int | None = None) -> Source:
@@ -191,15 +222,15 @@ def holds_many(source: Any) -> bool:
 
 
 def expand(source: Any, index: int | None = None, *, kind: str = "image") -> list[Source]:
-    """Expands a folder or a pattern into its pictures or recordings; anything else is one source.
+    """Expands a folder or a pattern into its pictures, videos or recordings; anything else is one source.
 
-    A folder gives the pictures directly in it and a pattern (`*`, `?`, `[...]`, `**` for any depth) those that match:
+    A folder gives those directly in it and a pattern (`*`, `?`, `[...]`, `**` for any depth) those that match:
     by suffix, in sorted order, without hidden files; symbolic links to files are followed.
 
     Args:
         source: Anything `read` takes, a folder or a pattern.
         index: Its place in a list, for the name of sources in memory.
-        kind: `"image"`, `"events"` or `"points"`.
+        kind: `"image"`, `"clip"`, `"events"` or `"points"`.
 
     Raises:
         DataError: If a folder or pattern holds nothing of this kind.
@@ -215,11 +246,9 @@ def expand(source: Any, index: int | None = None, *, kind: str = "image") -> lis
             found = [match for match in glob.iglob(str(path), recursive=True) if not os.path.isdir(match)]
     except OSError as error:
         raise DataError(f"{source}: cannot be listed ({error.strerror or error})") from error
-    what, suffixes = "picture", IMAGE_SUFFIXES
-    if kind != "image":
-        what, suffixes = _NOUNS.get(kind, "recording"), frozenset((*_OTHER_SUFFIXES[kind], ".bin"))
-    if kind == "points":
-        suffixes |= BOTH
+    what, suffixes = _WHAT[kind], IMAGE_SUFFIXES if kind == "image" else frozenset(_OTHER_SUFFIXES[kind])
+    if kind in ("events", "points"):
+        suffixes |= {".bin"} | (BOTH if kind == "points" else frozenset())
     # A link to a folder further up makes `**` find the same entry again and again: keep the shortest way to it.
     unique: dict[tuple[str, str], str] = {}
     for match in sorted(found, key=len):
@@ -330,36 +359,15 @@ def _kind_of(source: Source) -> str:
     if source.value.name.lower().endswith(".pcd.bin"):
         return "points"
     if suffix == ".bin":
-        return _kind_of_bin(source.value, source.name)
-    if suffix in BOTH:
-        return kind_of_table(source.value, source.name)
+        return kind_of_bin(source.value, source.name)
     other = next((kind for kind, suffixes in _OTHER_SUFFIXES.items() if suffix in suffixes), None)
-    if other is None:
+    if other is None and suffix not in BOTH:
         return "image"
     try:
         with source.value.open("rb") as file:
             head = file.read(16)
     except OSError as error:
         raise DataError(f"{source.name}: cannot be opened ({error.strerror or error})") from error
-    return "image" if head.startswith(_IMAGE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP") else other
-
-
-def _kind_of_bin(path: Path, name: str) -> str:
-    """Tells KITTI points (four float32 each) from N-MNIST events (five bytes each)."""
-    import numpy as np
-
-    try:
-        size = path.stat().st_size
-        points = size > 0 and size % 16 == 0
-        with path.open("rb") as file:
-            while points and (data := file.read(2**20)):
-                values = np.frombuffer(data, "<f4")
-                with np.errstate(invalid="ignore"):
-                    points = bool((np.abs(values) <= 1000).all())  # False for NaN.
-    except OSError as error:
-        raise DataError(f"{name}: cannot be opened ({error.strerror or error})") from error
-    events = size > 0 and size % 5 == 0
-    if points == events:
-        what = "may hold points or events" if points else "holds neither points (KITTI) nor events (N-MNIST)"
-        raise DataError(f'{name}: a .bin of {size} bytes {what}; pass kind="events" or kind="points"')
-    return "points" if points else "events"
+    if head.startswith(_IMAGE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
+        return "image"
+    return kind_of_table(source.value, source.name) if suffix in BOTH else str(other)

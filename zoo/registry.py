@@ -119,6 +119,13 @@ ARCHITECTURES = {
             ("ptv3-seg", "segmentation", "segmenter"),
         )
     },
+    ("video", "video-vit"): Architecture(
+        "classification",
+        "modalities.video.model:build",
+        "modalities.video.presets:count_parameters",
+        "modalities.video.model:trained_extent",
+        "modalities.video.data_config:VideoDataConfig",
+    ),
 }
 PRESETS = (
     "modalities.image.presets",
@@ -126,6 +133,7 @@ PRESETS = (
     "modalities.events.presets",
     "modalities.points.vit_presets",
     "modalities.points.presets",
+    "modalities.video.presets",
 )
 
 

@@ -151,11 +151,15 @@ class Encoder(nn.Module):
         )
         self.norm = nn.LayerNorm(dim, eps=NORM_EPS)
         self.grad_checkpointing = False
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Draws the weights, and tells encodings in which block they are."""
         self.apply(_init_linear)
         for layer, block in enumerate(self.blocks):
-            attention_encoding = cast(Block, block).attn.encoding
-            attention_encoding.place(layer, depth)
-            attention_encoding.reset_parameters()
+            for _, attention in _attention_layers(block):
+                attention.encoding.place(layer, len(self.blocks))
+                attention.encoding.reset_parameters()
 
     def forward(self, x: Tensor, coords: Coordinates, mask: Tensor | None = None) -> Tensor:
         """Encodes tokens.
@@ -181,16 +185,24 @@ class Encoder(nn.Module):
             yield x
 
     def _start(self, x: Tensor, coords: Coordinates, mask: Tensor | None) -> tuple[Tensor, Coordinates, Frame | None]:
-        """Hides padding, adds the token encoding, and makes the frame that all blocks share."""
+        """What the first block takes: tokens, coordinates without those of padding, and the frame blocks share."""
+        x, coords = self._prepare(x, coords, mask)
+        frame = cast(Block, self.blocks[0]).attn.frame(x, coords) if len(self.blocks) else None
+        return x, coords, frame
+
+    def _prepare(self, x: Tensor, coords: Coordinates, mask: Tensor | None) -> tuple[Tensor, Coordinates]:
+        """Hides padding, adds the token encoding, and normalises."""
         coords = coords.to(device=x.device)
         if mask is not None:  # Padding may hold anything, NaN included.
             coords = coords.hide(~mask)
             x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
         if self.token_encoding is not None:
             x = x + self.token_encoding.encode(coords).to(x.dtype).reshape(-1, *x.shape[-2:])
-        x = self.norm_pre(x)
-        frame = cast(Block, self.blocks[0]).attn.frame(x, coords) if len(self.blocks) else None
-        return x, coords, frame
+        return self.norm_pre(x), coords
+
+    def norm_after(self, index: int) -> nn.Module:
+        """The LayerNorm that the features after a block pass before they leave the encoder."""
+        return self.norm
 
     def _run(
         self, block: nn.Module, x: Tensor, coords: Coordinates, mask: Tensor | None, frame: Frame | None
@@ -216,10 +228,17 @@ class Encoder(nn.Module):
         """Names of parameters that weight decay would harm (those of encodings)."""
         token = set() if self.token_encoding is None else self.token_encoding.no_weight_decay()
         return {f"token_encoding.{name}" for name in token} | {
-            f"blocks.{i}.attn.encoding.{name}"
-            for i, block in enumerate(self.blocks)
-            for name in cast(Block, block).attn.encoding.no_weight_decay()
+            f"blocks.{path}.encoding.{name}"
+            for path, attention in _attention_layers(self.blocks)
+            for name in attention.encoding.no_weight_decay()
         }
+
+
+def _attention_layers(module: nn.Module) -> Iterator[tuple[str, CoordinateAttention]]:
+    """Attention layers in a module and where they are, in the order of registration."""
+    for path, part in module.named_modules():
+        if isinstance(part, CoordinateAttention):
+            yield path, part
 
 
 def _init_linear(module: nn.Module) -> None:

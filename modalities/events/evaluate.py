@@ -21,13 +21,9 @@ from modalities.events.tokens import EventTokens
 from zoo.detection.metrics import measured, require_metrics
 from zoo.errors import ConfigError, DataError
 from zoo.evaluate import DTYPES, report
-from zoo.progress import Update, progress_bar
+from zoo.progress import Update, no_update, progress_bar
 
 __all__ = ["accuracy", "average_precision", "evaluate_events"]
-
-
-def _no_update(done: float, text: str) -> None:
-    pass
 
 
 @torch.inference_mode()
@@ -63,7 +59,7 @@ def accuracy(
     *,
     batch_size: int = 32,
     dtype: str = "float32",
-    update: Update = _no_update,
+    update: Update = no_update,
 ) -> dict[str, float]:
     """Top-1 and top-5 of a classifier in percent.
 
@@ -108,7 +104,7 @@ def average_precision(
     *,
     batch_size: int = 16,
     dtype: str = "float32",
-    update: Update = _no_update,
+    update: Update = no_update,
 ) -> dict[str, float]:
     """COCO metrics of a detector in percent, by the protocol of its data set.
 

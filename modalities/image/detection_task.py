@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from modalities.image.detection_augment import DetectionAugmentation, DetectionOptions
 from modalities.image.detection_data import PackedDetections, boxed_pictures
 from modalities.image.detector import ImageDetector
-from modalities.image.task import fits_on, split_dev
 from zoo.detection.head import RawMaps
 from zoo.detection.loss import DetectionLoss
 from zoo.detection.metrics import measured, require_metrics
 from zoo.detection.targets import Targets
 from zoo.errors import ConfigError, DataError, WeightsError
 from zoo.evaluate_detection import align_classes, evaluate_detector
+from zoo.training.holdout import fits_on, split_dev
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
 from zoo.training.task import EpochOrder

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo import coordinates
 from zoo.coordinates import Coordinates
 from zoo.errors import ConfigError, DataError
+from zoo.pixels import check_pixels
 
 __all__ = ["PatchEmbed"]
 
@@ -66,22 +66,7 @@ class PatchEmbed(nn.Module):
         Returns:
             Features (B, rows * columns, C), row by row, and their coordinates (1, rows * columns, 2).
         """
-        if not isinstance(images, Tensor):
-            raise DataError(f"images must be a tensor (B, {self.in_chans}, H, W), got {type(images).__name__}")
-        if images.dim() != 4 or images.shape[1] != self.in_chans:
-            raise DataError(f"images must have shape (B, {self.in_chans}, H, W), got {tuple(images.shape)}")
-        if not images.is_floating_point():
-            raise DataError(
-                f"images must be floating point, preprocessed as model.data_config says; got {images.dtype}"
-            )
-        weight = self.proj.weight
-        if images.device != weight.device or (
-            images.dtype != weight.dtype and not torch.is_autocast_enabled(images.device.type)
-        ):
-            raise DataError(
-                f"images are {images.dtype} on {images.device}, the model {weight.dtype} on {weight.device}: "
-                "bring them together with .to()"
-            )
+        check_pixels(images, self.proj.weight, "images", "H, W")
         height, width = images.shape[-2:]
         rows, columns = self.grid_size(height, width)
         pad = (0, columns * self.patch_size - width, 0, rows * self.patch_size - height)

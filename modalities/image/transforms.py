@@ -5,20 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 
 from zoo.data_config import DataConfig
 from zoo.errors import DataError
-from zoo.placement import place
+from zoo.resizing import BORDER, resize_batch
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["LUMA", "preprocess", "preprocess_batch"]
+__all__ = ["BORDER", "LUMA", "preprocess", "preprocess_batch"]
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, what JPEG and Pillow use
-BORDER = 114.0  # the grey around a letterboxed picture, of 255
-_SPLIT_PIXELS = 2**24  # above this, channels are resized one by one to bound the float copy
 
 
 def preprocess(
@@ -67,44 +64,12 @@ def preprocess_batch(
         raise DataError(f"a picture without pixels: {batch.shape[2]} x {batch.shape[3]}")
     if size is not None:
         data_config = data_config.with_size(size)
-    channels, height, width = data_config.input_size
+    channels = data_config.input_size[0]
     if channels not in (1, 3):
         raise DataError(f"the model takes {channels} channels; a picture gives 3 (colour) or 1 (grayscale)")
-    images = _resize(batch, data_config, height, width).clamp_(0, 255).div_(255)
+    images = resize_batch(batch, data_config).div_(255)
     if channels == 1:
         images = (images * images.new_tensor(LUMA).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
     mean = images.new_tensor(data_config.mean).view(1, -1, 1, 1)
     std = images.new_tensor(data_config.std).view(1, -1, 1, 1)
     return images.sub_(mean).div_(std)
-
-
-def _resize(batch: torch.Tensor, data_config: DataConfig, height: int, width: int) -> torch.Tensor:
-    """Returns float32 (B, 3, height, width), resized, cropped or with a border, but not yet clamped."""
-    placed = place((batch.shape[2], batch.shape[3]), data_config)
-    top, left, rows, columns = placed.source
-    resized = _interpolate(batch[:, :, top : top + rows, left : left + columns], data_config, *placed.resized)
-    top, left = placed.offset
-    if data_config.resize == "letterbox":
-        border = (left, width - left - placed.resized[1], top, height - top - placed.resized[0])
-        return F.pad(resized, border, value=BORDER)
-    return resized[:, :, -top : -top + height, -left : -left + width]
-
-
-def _interpolate(batch: torch.Tensor, data_config: DataConfig, height: int, width: int) -> torch.Tensor:
-    if batch.shape[2:] == (height, width):
-        return batch.float()
-    nearest = data_config.interpolation == "nearest"
-    mode = "nearest-exact" if nearest else data_config.interpolation
-    parts = batch.split(1, dim=1) if batch.shape[2] * batch.shape[3] > _SPLIT_PIXELS else (batch,)
-    antialias = data_config.antialias and not nearest
-    resized = [
-        # In plain memory order: PyTorch 2.14 resizes channels-last batches of one column wrongly with antialiasing.
-        F.interpolate(
-            part.to(torch.float32, memory_format=torch.contiguous_format),
-            (height, width),
-            mode=mode,
-            antialias=antialias,
-        )
-        for part in parts
-    ]
-    return resized[0] if len(resized) == 1 else torch.cat(resized, dim=1)

@@ -15,7 +15,8 @@ from zoo.network_sizes import ENCODING_OPTIONS
 
 __all__ = ["PTV3_ENCODINGS", "card_words", "config", "count_parameters", "presets"]
 
-# `none` is the published network, whose only position is the convolution; sincos adds the absolute position once.
+# `none` is the published network, whose only position is the convolution; sincos adds the absolute position once. Heads
+# are 16 wide: with three axes RoPE turns two pairs an axis and leaves four channels as they are.
 PTV3_ENCODINGS = ("pape", "rope", "none", "alibi", "sincos+pape")
 
 # Size n is small enough that its weights in float16 (below 2.7 MiB) can come with the package.

@@ -6,7 +6,8 @@ the clouds are, how many voxels each level has, and how far patches reach.
 Patches: a cloud of n voxels is cut along the curve into ceil(n / P) patches whose sizes differ by at most one, P the
 largest. The published network fills the last patch of a cloud with voxels of the one before, which attend twice; here
 every voxel is in one patch, and how a cloud is cut depends on its own number of voxels alone. So a cloud's result does
-not depend on what else is in the batch, and nothing is padded.
+not depend on what else is in the batch, and nothing is padded. (An encoding may choose its arithmetic by how far the
+patches of the batch reach; results then differ by rounding.)
 
 Legend: B clouds, V voxels of a level, M patches.
 """

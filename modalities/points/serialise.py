@@ -112,7 +112,9 @@ def encode(cells: Tensor, levels: int, orders: Sequence[str] = ORDERS) -> Tensor
     for kind in ("z", "hilbert"):
         names = [name for name in dict.fromkeys(orders) if name.split("-")[0] == kind]
         if names:
-            turned = torch.stack([cells[:, [1, 0, 2]] if name.endswith("-trans") else cells for name in names])
+            x, y, z = cells.unbind(1)
+            transposed = torch.stack([y, x, z], dim=1)
+            turned = torch.stack([transposed if name.endswith("-trans") else cells for name in names])
             made = z_order(turned) if kind == "z" else hilbert(turned, levels)
             codes.update(zip(names, made, strict=True))
     return torch.stack([codes[name] for name in orders])

@@ -115,7 +115,8 @@ class Level:
         Returns:
             (len(curves), V) int64: the voxel that stands at each place.
         """
-        keys = (self.cloud << (3 * self.bits)) | self.codes[list(curves)]
+        codes = torch.stack([self.codes[curve] for curve in curves])
+        keys = (self.cloud << (3 * self.bits)) | codes
         return torch.sort(keys, dim=1).indices
 
 
@@ -148,8 +149,8 @@ def voxelise(batch: PointBatch, size: float, levels: int = 1, orders: Sequence[s
     cells = relative.long()
     keys = (cloud << (3 * bits)) | z_order(cells)
     keys, order = torch.sort(keys, stable=True)
-    shifts = torch.tensor([[3 * min(level, bits)] for level in range(levels)], device=keys.device)
-    shorter = keys >> shifts
+    shifts = 3 * torch.arange(levels, device=keys.device).clamp(max=bits)  # Numbers from the host would make it wait.
+    shorter = keys >> shifts.unsqueeze(1)
     first = torch.ones_like(shorter, dtype=torch.bool)
     first[:, 1:] = shorter[:, 1:] != shorter[:, :-1]
     rank = first.cumsum(1)

@@ -72,13 +72,14 @@ def measure(
 
     Returns:
         `model`, `lengths`, `step`, `dtype`, `rows` (what, together_ms, apart_ms, ratio), `single` (points, median_ms,
-        p90_ms), `limits`, `environment`.
+        p90_ms), `kernels` (what ran), `limits`, `environment`.
 
     Raises:
         ConfigError: On values that cannot be used, or a model that does not take clouds.
     """
     import zoo
-    from modalities.points import PointBatch
+    from modalities.points import PointBatch, sparse_conv
+    from zoo import kernels
 
     if not lengths or min(lengths) < 1 or points < 1:
         raise ConfigError(f"clouds need at least one point each, got {list(lengths)} and {points}")
@@ -121,6 +122,8 @@ def measure(
         if f"{what} together" in timings
     ]
     one = timings["single"]
+    with kernels.trace() as attention, sparse_conv.trace() as convolutions:
+        run(single)
     return {
         "model": name,
         "lengths": list(lengths),
@@ -129,6 +132,8 @@ def measure(
         "rows": rows,
         "single": {"points": points, "median_ms": one.median_ms, "p90_ms": one.p90_ms},
         "limits": {"ratio": LIMIT_RATIO, "single_ms": LIMIT_MS},
+        "kernels": sorted({f"attention: {choice.backend}, {choice.method}" for choice in attention})
+        + sorted({f"convolution: {choice.backend} ({choice.reason})" for choice in convolutions}),
         "environment": made,
     }
 

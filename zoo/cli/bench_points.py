@@ -50,6 +50,7 @@ def points(
         title = f"{name}, {step_name(train)}, {dtype}: clouds of {shown} points"
         heading = ["what is timed", "in one batch (ms)", "one by one (ms)", "ratio"]
         print_table(title, heading, cells, result["environment"])
+        print("; ".join(result["kernels"]))
         worst = max(row["ratio"] for row in result["rows"])
         limit, single = result["limits"]["ratio"], result["single"]
         print(f"at most {limit:g} times one by one: {'reached' if worst <= limit else 'missed'}")

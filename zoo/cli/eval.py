@@ -18,6 +18,7 @@ __all__ = ["eval_"]
 _EVALUATIONS = {
     ("image", "classification"): "zoo.evaluate:evaluate_data",
     ("image", "detection"): "zoo.evaluate_detection:evaluate_detector_data",
+    ("video", "classification"): "modalities.video.evaluate:evaluate_video",
     ("events", "classification"): "modalities.events.evaluate:evaluate_events",
     ("events", "detection"): "modalities.events.evaluate:evaluate_events",
     ("points", "classification"): "modalities.points.evaluate:evaluate_points",
@@ -58,13 +59,26 @@ def eval_(
     name: Annotated[str, typer.Argument(help="Model name, as for `zoo predict`.")],
     data: Annotated[
         str,
-        typer.Option(help="Folder with the split: Parquet, class folders, COCO files, an event or a point data set."),
+        typer.Option(help="Folder with the split: Parquet, class folders, COCO files, videos, events or clouds."),
     ],
     split: Annotated[
-        str, typer.Option(help="Which split; event and point data sets have test, and most val.")
+        str,
+        typer.Option(help="Which split; data sets have train and test, and most val (HMDB51 and N-MNIST have none)."),
     ] = "validation",
     sizes: Annotated[
-        str | None, typer.Option(help="Of image models: sides in pixels, as 112,224 or 480x640 (height x width).")
+        str | None,
+        typer.Option(
+            help="Of models of images and camera motions: sides in pixels, as 112,224 or 480x640 (height x width)."
+        ),
+    ] = None,
+    clips: Annotated[
+        int | None, typer.Option(min=1, help="Of video models: clips of each video; by default 1.")
+    ] = None,
+    crops: Annotated[
+        int | None, typer.Option(help="Of video models: crops of each clip, 1 or 3; by default 1.")
+    ] = None,
+    fold: Annotated[
+        int | None, typer.Option(help="Of UCF101 and HMDB51: the official split, 1 to 3; by default 1.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples at a time; by default by size.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first samples.")] = None,
@@ -85,7 +99,11 @@ def eval_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Measure the accuracy of a classifier, COCO metrics of a detector, or mean IoU of a segmenter of point clouds."""
+    """Measure a model: accuracy of classifiers, COCO metrics of detectors, mean IoU of segmenters of point clouds.
+
+    Image models are measured at several sizes; models of camera motions as trained, and on clips that are longer,
+    larger, or at other frame rates.
+    """
     sides, number = _parse_sizes(sizes), _parse_factor(factor, extend)
 
     import torch
@@ -117,6 +135,7 @@ def eval_(
         skip_bad=skip_bad,
         quiet=quiet,
         command=command,
+        **_video_settings(kind[0], clips=clips, crops=crops, fold=fold),
     )
     # What a card needs to know of weights in a folder, which may be gone by then.
     report |= {"model": model.config["name"], **({} if seed is None else {"seed": seed})}
@@ -126,6 +145,15 @@ def eval_(
         _print_table(report, "points" if kind[0] == "points" else "size (px)")
     if out is not None:  # Last: a disk that is full must not cost the numbers.
         _write(out, report)
+
+
+def _video_settings(modality: str, **settings: int | None) -> dict[str, int]:
+    from zoo.errors import ConfigError
+
+    given = {key: value for key, value in settings.items() if value is not None}
+    if given and modality != "video":
+        raise ConfigError(f"--{next(iter(given))} is for video models, this is a model for {modality}")
+    return given
 
 
 def _parse_sizes(text: str | None) -> list[int | tuple[int, int]] | None:
@@ -177,8 +205,9 @@ def _print_table(report: dict[str, Any], size: str) -> None:
     known = {key for row in report["results"] for key in row}
     every = _COLUMNS[report.get("task", "classification")]
     columns = [(key, text) for key, text in every if key in known or key not in _OPTIONAL]
-    extended = any("extend" in row for row in report["results"])
-    for heading in (size, *(text for _, text in columns), "per s", *(["extension"] if extended else [])):
+    extended, varied = "extend" in known, "condition" in known
+    more = [*(["extension"] if extended else []), *(["measured on"] if varied else [])]
+    for heading in (size, *(text for _, text in columns), "per s", *more):
         table.add_column(heading, justify="right")
     for row in report["results"]:
         sides = row["size"] if isinstance(row["size"], int) else " x ".join(map(str, row["size"]))
@@ -187,6 +216,8 @@ def _print_table(report: dict[str, Any], size: str) -> None:
         if extended:
             factors = dict.fromkeys(f"{factor:.3g}" for factor in row["factor"])
             cells.append(f"{row['extend']} {' x '.join(factors)}")
+        if varied:
+            cells.append(str(row.get("condition", "")))
         table.add_row(*cells)
     Console().print(table)
     for prefix, metric in _BY_CLASS.items():

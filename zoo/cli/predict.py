@@ -1,4 +1,4 @@
-"""`zoo predict`: classify pictures, event recordings and point clouds, detect objects, or label every point."""
+"""`zoo predict`: classify pictures, videos, events and point clouds, detect objects, or label every point."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import csv
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -15,6 +15,7 @@ import typer
 from zoo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from zoo.progress import Update
     from zoo.reading import Source
     from zoo.results import Failure, PictureResults
 
@@ -41,13 +42,16 @@ def predict(
     min_score: Annotated[
         float | None, typer.Option(help="Of a detector: leave out boxes with a smaller score; by default 0.25.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Pictures, windows of recordings or clouds per forward pass.")] = 32,
+    batch_size: Annotated[
+        int, typer.Option(help="Pictures, windows of videos and recordings, or clouds at a time.")
+    ] = 32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; by default the CPU.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; by default float32.")] = None,
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print a JSON array: an object per picture or, of recordings, per window with its time."
+            "--json",
+            help="Print a JSON array: an object per picture, video (with its windows) or window of a recording.",
         ),
     ] = False,
     as_csv: Annotated[
@@ -55,7 +59,7 @@ def predict(
         typer.Option(
             "--csv",
             help="Print CSV: source, rank, index, label, score; of detectors a row per box with x1, y1, x2, y2 in "
-            "pixels; of recordings also start_us and end_us of the window, in microseconds of the recording's clock; "
+            "pixels; of videos and recordings also start_us and end_us of the window, in microseconds of their clock; "
             "of models that label points a row per class that occurs, with its points.",
         ),
     ] = False,
@@ -63,7 +67,8 @@ def predict(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Folder for an annotated picture per source, of event models a video per recording (NAME.mp4); or a "
+            help="Folder for an annotated picture per source (of a video, frames and the classes over time), of event "
+            "models a video per recording (NAME.mp4); or a "
             "file .mp4 for the video of one recording. A video that is interrupted or fails leaves no file. Of models "
             "that label points a cloud .ply per source; or a file .ply, .npz, .html or .png for one.",
         ),
@@ -80,7 +85,17 @@ def predict(
     frame: Annotated[int | None, typer.Option(help="Frame of animations, from 0; by default the first.")] = None,
     stride_ms: Annotated[
         float | None,
-        typer.Option("--stride-ms", help="Of event models: one result every so many milliseconds of a recording."),
+        typer.Option(
+            "--stride-ms",
+            help="Of event models: one result every so many milliseconds of a recording; of video models: from one "
+            "window to the next, by default as long as a window.",
+        ),
+    ] = None,
+    errors: Annotated[
+        str | None,
+        typer.Option(
+            help="Truncated files: raise, or keep what can be decoded; by default raise, but of videos keep and warn."
+        ),
     ] = None,
     fill: Annotated[
         bool,
@@ -90,13 +105,12 @@ def predict(
         float | None,
         typer.Option(help="Of point models: the unit of the files in that of the model, as 0.3048 for feet."),
     ] = None,
-    errors: Annotated[str, typer.Option(help="Truncated files: raise, or keep what can be decoded.")] = "raise",
     local_files_only: Annotated[bool, typer.Option("--local-files-only", help="Do not fetch weights.")] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress bar, nothing but results and errors.")
     ] = False,
 ) -> None:
-    """Classify pictures, event recordings or point clouds and print labels.
+    """Classify pictures, videos, event recordings or point clouds and print labels.
 
     With a detector, find objects and print boxes; with a segmenter, give every point of a cloud a class.
 
@@ -104,7 +118,7 @@ def predict(
     """
     if as_json and as_csv:
         raise ConfigError("--json and --csv exclude each other")
-    if errors not in ("raise", "keep"):
+    if errors not in (None, "raise", "keep"):
         raise ConfigError(f"--errors must be raise or keep, not {errors!r}")
 
     import zoo
@@ -123,8 +137,10 @@ def predict(
     options: dict[str, Any] = {"frame": frame}
     if predictor.kind == "events":
         options = {} if stride_ms is None else {"stride_us": microseconds(stride_ms, "--stride-ms")}
+    elif predictor.kind == "clip":
+        options = {} if stride_ms is None else {"stride_s": microseconds(stride_ms, "--stride-ms") / 1e6}
     elif stride_ms is not None:
-        raise ConfigError("--stride-ms is for event models; pictures have no time")
+        raise ConfigError("--stride-ms is for video and event models; pictures have no time")
     if predictor.kind == "points":
         options = {"fill": fill, "unit": 1.0 if unit is None else unit}
     elif fill or unit is not None:
@@ -137,9 +153,12 @@ def predict(
     out = None if sys.stdout.isatty() else sys.stdout
     printer = _JsonPrinter(out) if as_json else _CsvPrinter(out, predictor.columns) if as_csv else _BlockPrinter(out)
     runs = saver.runs(items)
-    # Pictures are counted; a recording has any number of results, so that what counts is how much of it is done.
+    # Sources are counted where each has one result; a recording has any number: what counts is how much of it is done.
     counted = predictor.kind != "events"
-    with progress_bar("predicting", len(items), quiet or (counted and len(items) <= _FEW)) as update, printer:
+    few = predictor.kind in ("image", "points") and len(items) <= _FEW
+    with progress_bar("predicting", len(items), quiet or few) as update, printer:
+        if predictor.kind == "clip":
+            options["progress"] = _video_progress(update, len(items))
         for before, run in enumerate(runs):
             results, reported = predictor(run, **options), 0
             with saver.start(run):
@@ -158,6 +177,18 @@ def predict(
         print(summary, file=sys.stderr)
     if failed or saver.failed:
         raise typer.Exit(_EXIT_SOME_FAILED)
+
+
+def _video_progress(update: Update, count: int) -> Callable[[float], None]:
+    """Moves the bar with the share of a video that is done, video after video."""
+    finished = 0
+
+    def progress(share: float) -> None:
+        nonlocal finished
+        update(min(finished + share, count), "")
+        finished += share >= 1
+
+    return progress
 
 
 def _report(failures: list[Failure], reported: int) -> int:

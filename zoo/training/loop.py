@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from zoo.encodings.base import AttentionEncoding
 from zoo.errors import ConfigError, ZooError, require
+from zoo.model_inputs import call_model
 from zoo.progress import Update, progress_bar
 from zoo.sources import locate
 from zoo.training.checkpoint import CHECKPOINT, check_same_run, load_checkpoint, save_checkpoint
@@ -255,7 +256,7 @@ class Trainer:
         seed_device(self.device, self._step_seed(epoch, index))
         if getattr(self.task, "draws_on_host", False):
             seed_device(torch.device("cpu"), self._step_seed(epoch, index))
-        losses = loss_parts(self.task.loss(self.net(inputs), targets))
+        losses = loss_parts(self.task.loss(call_model(self.net, inputs), targets))
         loss = losses.pop("loss")
         self.parts = list(losses)
         self.accelerator.backward(loss)
@@ -325,7 +326,7 @@ class Trainer:
                 self.model,
                 self.net,
                 compiled,
-                lambda net: projection(net(inputs)),
+                lambda net: projection(call_model(net, inputs)),
                 self._step_seed(0, 0),
                 REPLAYED if graphs else 1,
             )

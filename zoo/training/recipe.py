@@ -2,7 +2,8 @@
 
 A recipe holds the keys of `Recipe` and, flat beside them, those of its task: for images
 `modalities.image.augment.ImageOptions` and `modalities.image.detection_augment.DetectionOptions`, for events
-`modalities.events.options.ClassificationOptions` and `DetectionOptions`, for point clouds
+`modalities.events.options.ClassificationOptions` and `DetectionOptions`, for video
+`modalities.video.options.VideoOptions` and `MotionOptions`, for point clouds
 `modalities.points.options.ClassificationOptions` and `SegmentationOptions`.
 """
 
@@ -28,6 +29,8 @@ TASKS = {
     "image-detection": "modalities.image.detection_task:ImageDetection",
     "event-classification": "modalities.events.task:EventClassification",
     "event-detection": "modalities.events.task:EventDetection",
+    "video-classification": "modalities.video.task:VideoClassification",
+    "video-motion": "modalities.video.motion_task:MotionClassification",
     "point-classification": "modalities.points.task:PointClassification",
     "point-segmentation": "modalities.points.task:PointSegmentation",
 }

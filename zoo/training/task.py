@@ -42,7 +42,10 @@ class Task(Protocol):
         """Called once when the model is there."""
 
     def batch(self, epoch: int, index: int) -> tuple[Any, Any]:
-        """Inputs and targets on the device; a function of its arguments and the recipe's seed alone."""
+        """Inputs of the model and targets on the device; a function of its arguments and the recipe's seed alone.
+
+        The inputs are the model's one argument, or a tuple of its arguments.
+        """
 
     def loss(self, outputs: Any, targets: Any) -> Loss:
         """Scalar loss, or a mapping with it as `"loss"` and its parts, the same keys at every step."""

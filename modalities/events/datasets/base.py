@@ -11,9 +11,8 @@ import numpy as np
 
 from modalities.events.events import Events
 from zoo.errors import DataError
-from zoo.files import files_sha256
 
-__all__ = ["ClipSet", "EventSample", "SceneSet", "TimedBoxes", "as_recorded", "files_sha256"]
+__all__ = ["ClipSet", "EventSample", "SceneSet", "TimedBoxes", "as_recorded"]
 
 
 def _no_boxes() -> np.ndarray:

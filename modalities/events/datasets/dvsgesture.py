@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from modalities.events.datasets.base import EventSample, as_recorded, files_sha256
+from modalities.events.datasets.base import EventSample, as_recorded
 from modalities.events.events import Events
 from modalities.events.presets import DVSGESTURE_LABELS
 from modalities.events.read import open_events
 from zoo.errors import ConfigError, DataError
+from zoo.files import files_sha256
 
 __all__ = ["VAL_USERS", "DvsGesture"]
 

@@ -12,11 +12,11 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from modalities.events.datasets.base import EventSample, as_recorded, files_sha256
+from modalities.events.datasets.base import EventSample, as_recorded
 from modalities.events.events import Events
 from modalities.events.read import read_events
 from zoo.errors import ConfigError, DataError
-from zoo.files import cache_folder
+from zoo.files import cache_folder, files_sha256
 
 __all__ = ["NMNIST", "unpacked"]
 

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from modalities.events.datasets.base import EventSample, TimedBoxes, files_sha256
+from modalities.events.datasets.base import EventSample, TimedBoxes
 from modalities.events.datasets.dat import DatWindows
 from modalities.events.events import Events
 from modalities.events.presets import DIGITS, GEN1_LABELS
 from modalities.events.protocol import ALL_BOXES, GEN1_PROTOCOL, MPX1_PROTOCOL, BoxProtocol
 from zoo.errors import ConfigError, DataError
+from zoo.files import files_sha256
 
 __all__ = ["CANVAS_FILE", "KINDS", "BoxedRecordings", "DetectionKind", "read_boxes"]
 
