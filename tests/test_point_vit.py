@@ -173,7 +173,7 @@ def test_a_compiled_model_needs_a_bound_on_clouds(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_every_model_offers() -> None:
-    model, inputs = point_vit(), batch(cloud(50), cloud(3))
+    model, inputs = point_vit(pooling="token"), batch(cloud(50), cloud(3))
     features = model.forward_features(inputs)
     assert features.shape == (2, 1 + SMALL["groups"], 32)
     assert torch.equal(model.forward_head(features), model(inputs))

@@ -18,10 +18,10 @@ from modalities.points.points import Points
 from modalities.points.prepare import make_features, normalise
 from zoo.errors import DataError
 from zoo.progress import progress_bar
+from zoo.training.holdout import fits_on
 
 __all__ = ["PointStore"]
 
-_DEVICE_SHARE = 0.5  # of the free device memory that the data may take; larger sets stay on the host
 _GEOMETRY = ("xyz", "height")  # features that follow from coordinates, so that augmentation changes them
 
 
@@ -74,7 +74,7 @@ class PointStore:
         self.fields = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in fields.items()}
         self.labels = torch.from_numpy(np.concatenate(labels)) if pointwise else None
         size = self.xyz.nbytes + sum(values.nbytes for values in self.fields.values()) + 8 * len(self.xyz)
-        if device.type == "cuda" and size < _DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
+        if fits_on(device, size):
             self.xyz = self.xyz.to(device)
             self.fields = {name: values.to(device) for name, values in self.fields.items()}
             self.labels = None if self.labels is None else self.labels.to(device)

@@ -19,8 +19,9 @@ from modalities.points.losses import SegmentationLoss
 from modalities.points.options import ClassificationOptions, SegmentationOptions
 from modalities.points.store import PointStore
 from zoo.errors import ConfigError, DataError
+from zoo.training.holdout import split_dev
 from zoo.training.recipe import Recipe
-from zoo.training.seeds import derive_seed, permutation
+from zoo.training.seeds import derive_seed
 from zoo.training.task import EpochOrder
 
 __all__ = ["PointClassification", "PointSegmentation"]
@@ -55,13 +56,9 @@ class _PointTask(ABC):
 
     def _split(self) -> None:
         """Which clouds are trained on, and which are held out: of which data, and their numbers."""
-        count, fraction = len(self.data), self.options.dev_fraction
-        held = round(fraction * count)
-        order = permutation(count, derive_seed("dev split")).numpy()
-        self.rows, self.dev_rows, self.dev_data = np.sort(order[held:]), np.sort(order[:held]), self.data
-        if not len(self.rows):
-            raise DataError(f"dev_fraction {fraction} leaves no training clouds of {count}")
-        if not held and (validation := self._validation()) is not None:
+        self.rows, self.dev_rows = split_dev(len(self.data), 0, self.options.dev_fraction)
+        self.dev_data = self.data
+        if not len(self.dev_rows) and (validation := self._validation()) is not None:
             self.dev_data, self.dev_rows = validation, np.arange(len(validation))
 
     def _validation(self) -> Any:
