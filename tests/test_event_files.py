@@ -60,8 +60,8 @@ def test_state_goes_from_block_to_block(monkeypatch, name):
     expected = event_files.neighbours() if name.startswith("evt") else event_files.sample(name)
     data = event_files.WRITERS[name][1](expected)
     whole = check(data, expected, format=name)
-    for module in ("base", "arrays"):
-        monkeypatch.setattr(f"modalities.events.formats.{module}.BLOCK", 5)
+    for size in ("modalities.events.formats.base.BLOCK", "zoo.npy.PIECE"):
+        monkeypatch.setattr(size, 5)
     assert np.array_equal(table(open_events(data, format=name).read()), table(whole))
 
 

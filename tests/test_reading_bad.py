@@ -145,15 +145,6 @@ def test_forbidden_file(tmp_path):
         zoo.read(path)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("a.ply", "points")])
-def test_other_kinds_say_so(tmp_path, name, kind):
-    (tmp_path / name).write_bytes(b"\0" * 64)
-    with pytest.raises(DataError, match=rf"{name}: {kind} sources are not in this version"):
-        zoo.read(tmp_path / name)
-    with pytest.raises(DataError, match=f"{kind} sources are not in this version"):
-        zoo.read(encode("PNG"), kind=kind)
-
-
 def test_bad_arguments():
     with pytest.raises(DataError, match="unknown kind 'sound'"):
         zoo.read(encode("PNG"), kind="sound")

@@ -35,6 +35,8 @@ _FILES = {
     ("events", "classification"): "recording.raw",
     ("events", "detection"): "recording.raw",
     ("video", "classification"): "clip.mp4",
+    ("points", "classification"): "cloud.ply",
+    ("points", "segmentation"): "tile.laz",
 }
 # Modality and task -> commands, and Python after `import zoo`.
 _EXAMPLES = {
@@ -61,6 +63,14 @@ _EXAMPLES = {
     ),
     ("video", "classification"): (
         "zoo predict {name} {file}   # the likeliest classes over windows of time",
+        'predict = zoo.predictor("{name}")\nprint(predict("{file}"))',
+    ),
+    ("points", "classification"): (
+        "zoo predict {name} {file}",
+        'predict = zoo.predictor("{name}")\nprint(predict("{file}"))',
+    ),
+    ("points", "segmentation"): (
+        "zoo predict {name} {file} --save out/   # how many points of each class; out/ gets the cloud with labels",
         'predict = zoo.predictor("{name}")\nprint(predict("{file}"))',
     ),
 }

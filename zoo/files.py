@@ -1,4 +1,4 @@
-"""Writing a file all or nothing, where files of our own are kept, and what identifies many files."""
+"""Writing a file all or nothing, where files of our own are kept, and what identifies the files of a data set."""
 
 from __future__ import annotations
 

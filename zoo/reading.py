@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, overload
 
 from zoo.errors import ConfigError, DataError
+from zoo.kinds import BOTH, kind_of_bin, kind_of_table
 
 if TYPE_CHECKING:
     from modalities.events.events import Events
     from modalities.image.read import Image
+    from modalities.points.points import Points
     from modalities.video.clip import Clip
 
 __all__ = [
@@ -55,6 +57,7 @@ READERS = {
     "image": "modalities.image.read:read_image",
     "clip": "modalities.video.read:read_clip",
     "events": "modalities.events.read:read_events",
+    "points": "modalities.points.read:read_points",
 }
 
 IMAGE_SUFFIXES = frozenset(
@@ -77,12 +80,12 @@ VIDEO_SUFFIXES = (
     ".wmv",
 )
 # What the things in a folder are called, and examples of their suffixes.
-_WHAT = {"image": "picture", "clip": "video", "events": "recording"}
-# Other kinds by suffix, also those that this version has no reader for, so that the error can say what the file is.
+_WHAT = {"image": "picture", "clip": "video", "events": "recording", "points": "cloud"}
+# Other kinds by suffix.
 _OTHER_SUFFIXES = {
     "clip": VIDEO_SUFFIXES,
     "events": (".aedat", ".aedat4", ".csv", ".dat", ".h5", ".hdf5", ".npz", ".raw"),
-    "points": (".las", ".laz", ".pcd", ".ply", ".xyz"),
+    "points": (".asc", ".las", ".laz", ".obj", ".off", ".pcd", ".ply", ".pts", ".stl", ".xyz"),
 }
 _IMAGE_MAGIC = (
     b"\xff\xd8\xff",
@@ -116,6 +119,10 @@ def read(source: Any, kind: Literal["events"], *, errors: str | None = ..., **op
 
 
 @overload
+def read(source: Any, kind: Literal["points"], *, errors: str | None = ..., **options: Any) -> Points: ...
+
+
+@overload
 def read(source: Any, kind: Literal["clip"], *, errors: str | None = ..., **options: Any) -> Clip: ...
 
 
@@ -127,26 +134,30 @@ def read(source: Any, kind: Literal["image"] = ..., *, errors: str | None = ...,
 def read(source: Any, kind: str | None = ..., *, errors: str | None = ..., **options: Any) -> Any: ...
 
 
-def read(source: Any, kind: str | None = None, *, errors: str | None = None, **options: Any) -> Image | Clip | Events:
-    """Reads one picture, one video or one event recording.
+def read(
+    source: Any, kind: str | None = None, *, errors: str | None = None, **options: Any
+) -> Image | Clip | Events | Points:
+    """Reads one picture, one video, one event recording or one point cloud.
 
     Args:
         source: A path, an http(s) URL, the bytes of a file, or a `Source`; for pictures also a PIL image, an array
             (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or a tensor (H, W) or (C, H, W); for videos an array or tensor
-            uint8 (T, H, W, 3).
-        kind: `"image"`, `"clip"` or `"events"`; `None` decides for a path by suffix and content, and takes bytes and
-            objects as pictures. A `.bin` is points (KITTI) when its size divides by 16 and its floats are finite and
-            within 1 km, and events (N-MNIST) when its size divides by 5. Other kinds are not in this version.
+            uint8 (T, H, W, 3); for points an array (N, 3).
+        kind: `"image"`, `"clip"`, `"events"` or `"points"`; `None` decides for a path by suffix and content, and takes
+            bytes and objects as pictures. A `.pcd.bin` is points (nuScenes); another `.bin` is points (KITTI) when its
+            size divides by 16 and its floats are finite and within 1 km, and events (N-MNIST) when its size divides by
+            5. Tables (`.csv`, `.txt`) and NumPy files tell by the names of their columns.
         errors: What to do with a truncated file: `"raise"`, or `"keep"` what can be decoded of it. `None` raises, but
             of videos keeps, with a warning: recordings that break off are common and their frames are whole.
         **options: For the reader of pictures: `frame` (of an animation; the first unless asked) and `max_pixels`. For
             that of videos: `start_s`, `end_s`, `max_bytes`, and `fps` of arrays; long videos are read piece by piece
-            with `modalities.video.open_clip`. For that of events: see `modalities.events.open_events`.
+            with `modalities.video.open_clip`. For that of events: see `modalities.events.open_events`. For that of
+            points: `max_points`, `columns`, `format`, see `modalities.points.read`.
 
     Returns:
         An `Image`: `rgb` uint8 (H, W, 3), `name`, `path`; a `Clip`: `frames` uint8 (T, H, W, 3), `times_s` float64
-        (T,), `name`, `path`; or `Events`: `t_us` int64, `x` and `y` int32, `p` bool, all
-        (N,), `width`, `height`.
+        (T,), `name`, `path`; `Events`: `t_us` int64, `x` and `y` int32, `p` bool, all (N,), `width`, `height`; or
+        `Points`: `xyz` float64 (N, 3), `fields`, `faces` of meshes.
 
     Raises:
         DataError: If it cannot be read; the message names the source.
@@ -162,11 +173,9 @@ def read(source: Any, kind: str | None = None, *, errors: str | None = None, **o
     if kind is None:
         kind = _kind_of(source)
     if kind not in READERS:
-        known = kind in _OTHER_SUFFIXES
-        what = f"{kind} sources are not in this version" if known else f"unknown kind {kind!r}"
-        raise DataError(f"{source.name}: {what}; this one reads: {', '.join(READERS)}")
+        raise DataError(f"{source.name}: unknown kind {kind!r}; there are {', '.join(READERS)}")
     module, function = READERS[kind].split(":")
-    found: Image | Clip | Events = getattr(importlib.import_module(module), function)(
+    found: Image | Clip | Events | Points = getattr(importlib.import_module(module), function)(
         source.value, name=source.name, path=path, errors=policy(errors, kind), **options
     )
     return found
@@ -221,7 +230,7 @@ def expand(source: Any, index: int | None = None, *, kind: str = "image") -> lis
     Args:
         source: Anything `read` takes, a folder or a pattern.
         index: Its place in a list, for the name of sources in memory.
-        kind: `"image"`, `"clip"` or `"events"`.
+        kind: `"image"`, `"clip"`, `"events"` or `"points"`.
 
     Raises:
         DataError: If a folder or pattern holds nothing of this kind.
@@ -237,9 +246,9 @@ def expand(source: Any, index: int | None = None, *, kind: str = "image") -> lis
             found = [match for match in glob.iglob(str(path), recursive=True) if not os.path.isdir(match)]
     except OSError as error:
         raise DataError(f"{source}: cannot be listed ({error.strerror or error})") from error
-    what, suffixes = _WHAT[kind], IMAGE_SUFFIXES if kind == "image" else _OTHER_SUFFIXES[kind]
-    if kind == "events":
-        suffixes = (*suffixes, ".bin")
+    what, suffixes = _WHAT[kind], IMAGE_SUFFIXES if kind == "image" else frozenset(_OTHER_SUFFIXES[kind])
+    if kind in ("events", "points"):
+        suffixes |= {".bin"} | (BOTH if kind == "points" else frozenset())
     # A link to a folder further up makes `**` find the same entry again and again: keep the shortest way to it.
     unique: dict[tuple[str, str], str] = {}
     for match in sorted(found, key=len):
@@ -248,7 +257,7 @@ def expand(source: Any, index: int | None = None, *, kind: str = "image") -> lis
     if not unique:
         where = "the folder holds" if path.is_dir() else "the pattern matches"
         hint = f"; {what}s in folders below it: '{path}/**/*'" if path.is_dir() else ""
-        examples = ".jpg, .png, .webp, ..." if kind == "image" else ", ".join(suffixes)
+        examples = ".jpg, .png, .webp, ..." if kind == "image" else ", ".join(sorted(suffixes))
         raise DataError(f"{source}: {where} no {what} (by suffix: {examples}){hint}")
     return [Source(Path(match), match) for match in sorted(unique.values())]
 
@@ -347,35 +356,18 @@ def _kind_of(source: Source) -> str:
     if not isinstance(source.value, Path):
         return "image"
     suffix = source.value.suffix.lower()
+    if source.value.name.lower().endswith(".pcd.bin"):
+        return "points"
     if suffix == ".bin":
-        return _kind_of_bin(source.value, source.name)
+        return kind_of_bin(source.value, source.name)
     other = next((kind for kind, suffixes in _OTHER_SUFFIXES.items() if suffix in suffixes), None)
-    if other is None:
+    if other is None and suffix not in BOTH:
         return "image"
     try:
         with source.value.open("rb") as file:
             head = file.read(16)
     except OSError as error:
         raise DataError(f"{source.name}: cannot be opened ({error.strerror or error})") from error
-    return "image" if head.startswith(_IMAGE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP") else other
-
-
-def _kind_of_bin(path: Path, name: str) -> str:
-    """Tells KITTI points (four float32 each) from N-MNIST events (five bytes each)."""
-    import numpy as np
-
-    try:
-        size = path.stat().st_size
-        points = size > 0 and size % 16 == 0
-        with path.open("rb") as file:
-            while points and (data := file.read(2**20)):
-                values = np.frombuffer(data, "<f4")
-                with np.errstate(invalid="ignore"):
-                    points = bool((np.abs(values) <= 1000).all())  # False for NaN.
-    except OSError as error:
-        raise DataError(f"{name}: cannot be opened ({error.strerror or error})") from error
-    events = size > 0 and size % 5 == 0
-    if points == events:
-        what = "may hold points or events" if points else "holds neither points (KITTI) nor events (N-MNIST)"
-        raise DataError(f'{name}: a .bin of {size} bytes {what}; pass kind="events" or kind="points"')
-    return "points" if points else "events"
+    if head.startswith(_IMAGE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
+        return "image"
+    return kind_of_table(source.value, source.name) if suffix in BOTH else str(other)

@@ -1,4 +1,4 @@
-"""`zoo predict`: classify pictures, videos and event recordings, or detect objects in them."""
+"""`zoo predict`: classify pictures, videos, events and point clouds, detect objects, or label every point."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def predict(
     min_score: Annotated[
         float | None, typer.Option(help="Of a detector: leave out boxes with a smaller score; by default 0.25.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Pictures, or windows of videos and recordings, at a time.")] = 32,
+    batch_size: Annotated[
+        int, typer.Option(help="Pictures, windows of videos and recordings, or clouds at a time.")
+    ] = 32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; by default the CPU.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; by default float32.")] = None,
     as_json: Annotated[
@@ -57,7 +59,8 @@ def predict(
         typer.Option(
             "--csv",
             help="Print CSV: source, rank, index, label, score; of detectors a row per box with x1, y1, x2, y2 in "
-            "pixels; of videos and recordings also start_us and end_us of the window, in microseconds of their clock.",
+            "pixels; of videos and recordings also start_us and end_us of the window, in microseconds of their clock; "
+            "of models that label points a row per class that occurs, with its points.",
         ),
     ] = False,
     save: Annotated[
@@ -66,7 +69,8 @@ def predict(
             metavar="PATH",
             help="Folder for an annotated picture per source (of a video, frames and the classes over time), of event "
             "models a video per recording (NAME.mp4); or a "
-            "file .mp4 for the video of one recording. A video that is interrupted or fails leaves no file.",
+            "file .mp4 for the video of one recording. A video that is interrupted or fails leaves no file. Of models "
+            "that label points a cloud .ply per source; or a file .ply, .npz, .html or .png for one.",
         ),
     ] = None,
     fps: Annotated[
@@ -93,12 +97,22 @@ def predict(
             help="Truncated files: raise, or keep what can be decoded; by default raise, but of videos keep and warn."
         ),
     ] = None,
+    fill: Annotated[
+        bool,
+        typer.Option("--fill", help="Of point models: take neutral values for features that a file does not have."),
+    ] = False,
+    unit: Annotated[
+        float | None,
+        typer.Option(help="Of point models: the unit of the files in that of the model, as 0.3048 for feet."),
+    ] = None,
     local_files_only: Annotated[bool, typer.Option("--local-files-only", help="Do not fetch weights.")] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress bar, nothing but results and errors.")
     ] = False,
 ) -> None:
-    """Classify pictures, videos or event recordings and print labels; with a detector, find objects and print boxes.
+    """Classify pictures, videos, event recordings or point clouds and print labels.
+
+    With a detector, find objects and print boxes; with a segmenter, give every point of a cloud a class.
 
     A source that cannot be read gives an error line; the others still run, and the exit code is 2.
     """
@@ -127,6 +141,10 @@ def predict(
         options = {} if stride_ms is None else {"stride_s": microseconds(stride_ms, "--stride-ms") / 1e6}
     elif stride_ms is not None:
         raise ConfigError("--stride-ms is for video and event models; pictures have no time")
+    if predictor.kind == "points":
+        options = {"fill": fill, "unit": 1.0 if unit is None else unit}
+    elif fill or unit is not None:
+        raise ConfigError("--fill and --unit are for point models")
     items, failed = _expand(sources, predictor.kind)
     saver = saver_for(predictor, save, len(items) + failed, fps=fps, window_ms=window_ms)
     options |= {"batch_size": batch_size, "stream": True, "errors": errors, "on_error": "skip"}
@@ -137,7 +155,7 @@ def predict(
     runs = saver.runs(items)
     # Sources are counted where each has one result; a recording has any number: what counts is how much of it is done.
     counted = predictor.kind != "events"
-    few = predictor.kind == "image" and len(items) <= _FEW
+    few = predictor.kind in ("image", "points") and len(items) <= _FEW
     with progress_bar("predicting", len(items), quiet or few) as update, printer:
         if predictor.kind == "clip":
             options["progress"] = _video_progress(update, len(items))
