@@ -205,7 +205,7 @@ def test_saved_results(tmp_path):
 
     with PIL.Image.open(result.save(tmp_path / "a.png")) as picture:
         assert picture.size[0] > 600
-    assert result.draw_on(result.plot()).size[1] > result.plot().size[1]
+        assert result.draw_on(picture).size[1] > picture.size[1]
     kind = zoo.predictor(ByHeight("classification"))(steps())
     assert kind.save(tmp_path / "b.png").stat().st_size > 1000
     with pytest.raises(DataError, match="no picture format for the suffix '.xyz'"):
