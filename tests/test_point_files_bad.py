@@ -193,6 +193,24 @@ def test_hostile_las_headers():
         zoo.read(Source(many, "a.las"), kind="points", errors="keep")
 
 
+def test_a_chunk_of_laz_that_claims_gigabytes_is_not_begun():
+    """The decompressor takes memory for the bytes that each layer of a chunk says it has."""
+    pytest.importorskip("lazrs")
+    whole = point_files.las(DATA, compress=True)
+    start = int.from_bytes(whole[96:100], "little") + 8
+    size = int.from_bytes(whole[105:107], "little")
+    assert whole[start + size : start + size + 4] == struct.pack("<I", 50)  # Points of the chunk.
+    bad = whole[: start + size + 4] + b"\xff" * 36 + whole[start + size + 40 :]
+    start_s = time.monotonic()
+    with pytest.raises(DataError, match=r"^a\.laz: truncated: 0 of the 50 points are there"):
+        zoo.read(Source(bad, "a.laz"), kind="points")
+    table = int.from_bytes(whole[start - 8 : start], "little")
+    many = whole[: table + 4] + struct.pack("<I", 2**32 - 1) + whole[table + 8 :]
+    with pytest.raises(DataError, match=r"^a\.laz: damaged: 4294967295 chunks"):
+        zoo.read(Source(many, "a.laz"), kind="points")
+    assert time.monotonic() - start_s < 5
+
+
 def test_more_points_than_asked_for():
     for form in ("ply", "ply-ascii", "pcd", "pcd-compressed", "off", "kitti", "xyz", "npz", "npy", "obj"):
         name, write = FILES[form]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import point_files
+import ptv3_toys
 import pytest
 import torch
 from point_files import cloud
@@ -205,7 +206,7 @@ def test_saved_results(tmp_path):
 
     with PIL.Image.open(result.save(tmp_path / "a.png")) as picture:
         assert picture.size[0] > 600
-    assert result.draw_on(result.plot()).size[1] > result.plot().size[1]
+        assert result.draw_on(picture).size[1] > picture.size[1]
     kind = zoo.predictor(ByHeight("classification"))(steps())
     assert kind.save(tmp_path / "b.png").stat().st_size > 1000
     with pytest.raises(DataError, match="no picture format for the suffix '.xyz'"):
@@ -302,22 +303,14 @@ def test_classifier_at_the_command_line(tmp_path, capsys, models):
     assert code == 2 and "results of a classifier are written as .jpg, .png, .webp" in err
 
 
-def test_registered_networks():
+def test_networks():
     """Results of one cloud do not depend on those beside it; every point of a cloud gets a class."""
-    torch.manual_seed(0)
-    for name in ("pape-ptv3-n-modelnet10", "pape-ptv3-n-als3"):
-        model = zoo.load(name, pretrained=False)
-        for parameter in model.parameters():
-            if parameter.dim() > 1 and not parameter.any():
-                nn.init.normal_(parameter, std=0.2)
-        predictor = zoo.predictor(model)
-        clouds = [Points(cloud(count, count)["xyz"]) for count in (50, 120)]
-        if predictor.task == "segmentation":
-            with pytest.warns(UserWarning, match="intensity, return"):
-                (found, _) = predictor(clouds, fill=True)
-            assert len(found) == 50 and found.class_names == ("ground", "vegetation", "building")
-            continue
-        together = predictor(clouds, batch_size=2)
-        for one, result in zip(clouds, together, strict=True):
-            alone = predictor(one)
-            assert alone.indices == result.indices and alone.scores == pytest.approx(result.scores, abs=1e-5)
+    clouds = [Points(cloud(count, count)["xyz"]) for count in (50, 120)]
+    predictor = zoo.predictor(ptv3_toys.tiny(), top_k=5)
+    together = predictor(clouds, batch_size=2)
+    for one, result in zip(clouds, together, strict=True):
+        alone = predictor(one)
+        assert alone.indices == result.indices and alone.scores == pytest.approx(result.scores, abs=1e-5)
+    found = zoo.predictor(ptv3_toys.tiny("segmentation"))(clouds)
+    assert [len(one) for one in found] == [50, 120] and found[0].class_names == ("0", "1", "2", "3", "4")
+    assert len(np.unique(found[1].indices)) > 1
