@@ -103,6 +103,8 @@ def test_saving_and_loading(attention, pool, tmp_path):
     assert type(again) is type(model) and again.load_report.adapted == ()
     card = (tmp_path / "model" / "README.md").read_text()
     assert "tubelets of 2 frames x 4 x 4 px" in card and "10 frames of 8 x 12 px" in card and "clip.mp4" in card
+    assert ("2 blocks within each time, then 2 over time" in card) == (attention == "factorised")
+    assert "at 16 frames a second" in card and "time is counted in units of 0.25 s" in card
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 6])

@@ -109,6 +109,8 @@ def test_accuracy_averages_over_clips_and_crops(ucf101: Path) -> None:
     model.register_forward_hook(lambda _, inputs, out: seen.append(len(out)))
     one = accuracy(model, data, batch_size=3, workers=2)
     assert sum(seen) == 4 and set(one) == {"top1", "top5"}
+    model.config["labels"] = ["YoYo", "ApplyEyeMakeup"]  # Classes are matched by name.
+    assert accuracy(model, data, workers=2)["top1"] == pytest.approx(100 - one["top1"])
     seen.clear()
     many = accuracy(model, data, clips=2, crops=3, batch_size=5, workers=2)
     assert seen == [5, 5, 5, 5, 4] and many["top5"] == 100.0

@@ -166,17 +166,9 @@ def _summary(config: Mapping[str, Any]) -> str:
         return summary.format(encoding=encoding)
     return (
         f"A vision transformer for {config['modality']} {config['task']} with {encoding}"
-        f"{'' if model['encoding'] == 'none' else ' as position encoding'}: {_token(model)}, width {model['dim']}, "
-        f"{model['depth']} blocks of {model['num_heads']} heads, {model['num_classes']} classes."
+        f"{'' if model['encoding'] == 'none' else ' as position encoding'}: patches of {model['patch_size']} px, width "
+        f"{model['dim']}, {model['depth']} blocks of {model['num_heads']} heads, {model['num_classes']} classes."
     )
-
-
-def _token(model: Mapping[str, Any]) -> str:
-    """What a token stands for."""
-    patch = model["patch_size"]
-    if "tubelet" in model:
-        return f"tubelets of {model['tubelet']} frames x {patch} x {patch} px"
-    return f"patches of {patch} px"
 
 
 def _source(config: Mapping[str, Any]) -> str:
@@ -196,17 +188,10 @@ def _facts(config: Mapping[str, Any], weights: str) -> str:
         rows.append(("Input", stated))
     elif data:
         size = " x ".join(map(str, architecture(config).data_config(data).input_size[1:]))
-        rows.append(("Input", _input(config, f"{size} px, patch {model['patch_size']}")))
+        sized = f"{size} px, patch {model['patch_size']}"
+        events = config["modality"] == "events"
+        rows.append(("Input", f"events of a sensor of {sized}" if events else f"{sized}; other sizes work"))
     return table(("", ""), [*rows, ("Weights", weights)])
-
-
-def _input(config: Mapping[str, Any], sized: str) -> str:
-    """What the model was made for, in words."""
-    if config["modality"] == "events":
-        return f"events of a sensor of {sized}"
-    if config["modality"] == "video":
-        return f"{config['data']['frames']} frames of {sized}; other lengths and sizes work"
-    return f"{sized}; other sizes work"
 
 
 def _weights_line(record: Mapping[str, Any], entry: Entry) -> str:

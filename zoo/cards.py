@@ -167,6 +167,8 @@ def _check_measured(item: Mapping[str, Any], where: str) -> None:
     for key in ("dataset", "split", "metric", "command", "device", "dtype"):
         if not isinstance(item[key], str) or not item[key].strip():
             raise ConfigError(f"{named}: {key} must be a text, got {item[key]!r:.60}")
+    if not isinstance(item.get("condition", ""), str):
+        raise ConfigError(f"{named}: condition must be a text, got {item['condition']!r:.60}")
     sides = item["size"] if isinstance(item["size"], list) else [item["size"]]
     if not all(type(number) is int and number > 0 for number in (*sides, item["images"])) or len(sides) not in (1, 2):
         raise ConfigError(f"{named}: size and images must be positive whole numbers")

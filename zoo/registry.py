@@ -125,6 +125,7 @@ ARCHITECTURES = {
         "modalities.video.presets:count_parameters",
         "modalities.video.model:trained_extent",
         "modalities.video.data_config:VideoDataConfig",
+        words="modalities.video.presets:card_words",
     ),
 }
 PRESETS = (

@@ -18,7 +18,7 @@ from modalities.video.motion_evaluate import evaluate_motion
 from modalities.video.presets import MOTIONS
 from modalities.video.sampling import sampler_for
 from zoo.errors import ConfigError, DataError
-from zoo.evaluate import DTYPES, report
+from zoo.evaluate import DTYPES, align_labels, report
 from zoo.model_inputs import call_model
 from zoo.progress import Update, no_update, progress_bar
 
@@ -109,7 +109,10 @@ def accuracy(
             run()
     finally:
         model.train(was_training)
-    labels = torch.from_numpy(data.labels[chosen])
+    known = data.labels[chosen]
+    if len(data.class_names) == classes:  # Of a part of the classes the first ones.
+        known = align_labels(known, classes, data.class_names, model)
+    labels = torch.from_numpy(known)
     hits = (sums.topk(min(5, classes)).indices == labels[:, None]).sum(0)
     return {"top1": 100 * int(hits[0]) / len(chosen), "top5": 100 * int(hits.sum()) / len(chosen)}
 

@@ -12,7 +12,8 @@ from modalities.video.axes import AXES, SPACE, TIME, for_axes
 from zoo.errors import ConfigError
 from zoo.network_sizes import ENCODING_OPTIONS, SIZES, count_attention_layer, count_block, count_encoder
 
-__all__ = ["MOTIONS", "MOTION_DATA", "UCF101_DATA", "UCF101_LABELS", "config", "count_parameters", "presets"]
+__all__ = ["MOTIONS", "MOTION_DATA", "UCF101_DATA", "UCF101_LABELS", "card_words", "config"]
+__all__ += ["count_parameters", "presets"]
 
 # In the order of the numbers of the data set's classInd.txt.
 UCF101_LABELS = (
@@ -240,6 +241,29 @@ def presets() -> Iterator[dict[str, Any]]:
                 "command": f"zoo train imagenette-motion --model {name} --data DIR",
                 "config": config(name, encoding=encoding, size=size, time_unit_s=unit, **motion),
             }
+
+
+# What attends to what -> the blocks in words.
+_BLOCKS = {
+    "joint": "{depth} blocks",
+    "divided": "{depth} blocks with attention over time, then over space",
+    "factorised": "{depth} blocks within each time, then {temporal_depth} over time",
+}
+
+
+def card_words(config: Mapping[str, Any]) -> dict[str, str]:
+    """What a card says of a video classifier."""
+    model, data = config["model"], config["data"]
+    patch, blocks = model["patch_size"], _BLOCKS[model["attention"]].format(**model)
+    rate = f" at {data['frame_rate']:g} frames a second" if data["frame_rate"] else ""
+    clock = f"units of {model['time_unit_s']:g} s" if model["time_unit_s"] else "tubelets"
+    return {
+        "summary": f"A vision transformer for video {config['task']} with {{encoding}}: tubelets of {model['tubelet']} "
+        f"frames x {patch} x {patch} px, width {model['dim']}, {blocks} of {model['num_heads']} heads, "
+        f"{model['num_classes']} classes.",
+        "input": f"{data['frames']} frames of {data['input_size'][1]} x {data['input_size'][2]} px{rate}; other "
+        f"lengths and sizes work; time is counted in {clock}",
+    }
 
 
 def count_parameters(model: Mapping[str, Any]) -> int:
