@@ -26,7 +26,8 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
         "depths": [1, 2, 2, 2],
         "patch_size": 256,
         "head_dims": [96],
-        "head_dropout": 0.5,
+        "head_dropout": 0.2,
+        "norm_momentum": 0.1,
         "drop_path": 0.1,
     },
     "t": {
@@ -34,7 +35,8 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
         "depths": [2, 2, 2, 2],
         "patch_size": 256,
         "head_dims": [128],
-        "head_dropout": 0.5,
+        "head_dropout": 0.2,
+        "norm_momentum": 0.1,
         "drop_path": 0.2,
     },
     "b": {
@@ -53,6 +55,7 @@ SEGMENTERS: dict[str, dict[str, Any]] = {
         "decoder_channels": [48, 48, 64],
         "decoder_depths": [1, 1, 1],
         "patch_size": 256,
+        "norm_momentum": 0.1,
         "drop_path": 0.1,
     },
     "t": {
@@ -61,6 +64,7 @@ SEGMENTERS: dict[str, dict[str, Any]] = {
         "decoder_channels": [64, 64, 96, 128],
         "decoder_depths": [1, 1, 1, 1],
         "patch_size": 512,
+        "norm_momentum": 0.1,
         "drop_path": 0.2,
     },
     "b": {

@@ -20,7 +20,8 @@ from zoo.transformer import Block
 
 __all__ = ["PointBatchNorm", "PointBlock", "Pooling", "Stem", "Unpooling"]
 
-# BatchNorm of the published networks, in stem, pooling and unpooling; their head has torch's own values.
+# Of the published networks in stem, pooling and unpooling, where the configuration may say another momentum; their
+# head has torch's own values.
 EPS, MOMENTUM = 1e-3, 0.01
 
 

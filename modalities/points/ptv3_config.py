@@ -33,6 +33,8 @@ class PTv3Config(EncodedConfig):
         pool: What a classifier pools the last voxels with: `"mean"`, or `"mean+max"`, one after the other.
         head_dims: Hidden widths of a classifier's head.
         head_dropout: Dropout after each of them.
+        norm_momentum: Of the running statistics in stem, pooling and unpooling. The published 0.01 averages over some
+            hundred steps: a short training needs more.
         drop_path: Stochastic depth of the last block; earlier ones have proportionally less.
     """
 
@@ -55,6 +57,7 @@ class PTv3Config(EncodedConfig):
     pool: str = "mean"
     head_dims: list[int] = field(default_factory=list)
     head_dropout: float = 0.0
+    norm_momentum: float = 0.01
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,9 +90,10 @@ class PTv3Config(EncodedConfig):
             raise ConfigError(f"model config: stem_kernel must be odd, got {self.stem_kernel}")
         if self.pool not in POOLS:
             raise ConfigError(f"model config: pool must be one of {', '.join(POOLS)}, got {self.pool!r:.80}")
-        rate = self.head_dropout
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < 1:
-            raise ConfigError(f"model config: head_dropout must be in [0, 1), got {rate!r:.80}")
+        for name in ("head_dropout", "norm_momentum"):
+            rate = getattr(self, name)
+            if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < 1:
+                raise ConfigError(f"model config: {name} must be in [0, 1), got {rate!r:.80}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` restores an equal object."""

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from modalities.points.batch import PointBatch
 from modalities.points.data_config import PointDataConfig
-from modalities.points.ptv3_blocks import PointBlock, Pooling, Stem, Unpooling
+from modalities.points.ptv3_blocks import PointBatchNorm, PointBlock, Pooling, Stem, Unpooling
 from modalities.points.ptv3_config import PTv3Config
 from modalities.points.ptv3_geometry import Geometry, curve_schedule
 from modalities.points.voxels import Groups, Level
@@ -115,6 +115,9 @@ class PTv3(nn.Module, ABC):
         rates = _rising(config.drop_path, config.decoder_depths[::-1])[::-1]
         self.decoder = nn.ModuleList(map(stage, narrow, rates))
         self.unpools = nn.ModuleList(map(Unpooling, [*narrow[1:], widths[-1]], widths, narrow))
+        for module in self.modules():  # The head, made later, keeps its own.
+            if isinstance(module, PointBatchNorm):
+                module.momentum = config.norm_momentum
         blocks = list(self._blocks())
         for place, (_, block) in enumerate(blocks):
             block.block.attn.encoding.place(place, len(blocks))
