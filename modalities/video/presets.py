@@ -163,6 +163,8 @@ MOTION_DATA: dict[str, Any] = {
     "pixel_range": "unit",
 }
 MOTION_ENCODINGS = ("pape", "rope", "none", "alibi")
+# Names whose weights come with the package.
+EMBEDDED = ("pape-video-vit-n-imagenette-motion",)
 
 
 def config(
@@ -237,7 +239,7 @@ def presets() -> Iterator[dict[str, Any]]:
             name = f"{encoding}-video-vit-{size}-imagenette-motion"
             yield {
                 "name": name,
-                "weights": "none",
+                "weights": "embedded" if name in EMBEDDED else "none",
                 "command": f"zoo train imagenette-motion --model {name} --data DIR",
                 "config": config(name, encoding=encoding, size=size, time_unit_s=unit, **motion),
             }
