@@ -9,8 +9,9 @@ from ptv3_toys import cells_of, cloud, clouds, interleave, neighbours_of, skilli
 
 from modalities.points import PointBatch
 from modalities.points.kernel_map import kernel_map
+from modalities.points.ptv3_blocks import Pooling
 from modalities.points.serialise import ORDERS, encode, hilbert, z_order
-from modalities.points.voxels import voxelise
+from modalities.points.voxels import Groups, segment_max, voxelise
 from zoo import ConfigError, DataError
 
 CUBE = torch.tensor(list(itertools.product(range(8), repeat=3)))
@@ -181,3 +182,28 @@ def test_gradients_of_groups():
     assert torch.autograd.gradcheck(groups.spread, voxels)
     half = groups.reduce(batch.features.bfloat16(), "mean")
     torch.testing.assert_close(half.float(), groups.reduce(batch.features, "mean"), atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rows_that_tie_share_the_gradient_of_a_maximum(dtype):
+    torch.manual_seed(0)
+    rows = torch.randint(0, 3, (60, 4, 7)).to(dtype).requires_grad_()
+    weights = torch.randint(-9, 10, (60, 7)).to(dtype)
+    groups = Groups(torch.arange(240) // 4, torch.arange(0, 241, 4))
+    found = torch.autograd.grad(groups.reduce(rows.flatten(0, 1), "max"), rows, weights)[0]
+    expected = torch.autograd.grad(rows.amax(1), rows, weights)[0]
+    torch.testing.assert_close(found, expected)
+    assert segment_max(rows.detach()[0], torch.tensor([0, 0, 4])).isinf().any(1).tolist() == [True, False]
+
+
+def test_normalised_maxima_push_features_nowhere():
+    """BatchNorm takes a common shift of a channel away, so its gradient is zero: else features drift in 16 bit."""
+    torch.manual_seed(0)
+    pool = Pooling(8, 8)
+    groups = Groups(torch.arange(2048) // 4, torch.arange(0, 2049, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = pool(8 + torch.randn(2048, 8), groups)
+    weights = torch.randn(out.shape)
+    (out.float() * weights).sum().backward()
+    assert pool.proj.bias.grad.abs().max() < 2e-3 * weights.abs().sum(0).min()
+    assert pool.proj.weight.grad.abs().max() > 1

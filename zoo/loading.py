@@ -160,7 +160,8 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, dtype: str | torch
     for key, value in state.items():
         state[key] = value.detach().to("cpu", _dtype(dtype) if dtype is not None else value.dtype)
         if not torch.isfinite(state[key]).all():
-            raise WeightsError(f"not saved: {key} holds NaN or infinite values")
+            where = f" in {state[key].dtype}, whose range it exceeds" if torch.isfinite(value).all() else ""
+            raise WeightsError(f"not saved: {key} holds NaN or infinite values{where}")
     target = Path(folder)
     checkpoints.write_folder(target, config, state, model_card(config))
     return target

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from modalities.points.kernel_map import KernelMap
 from modalities.points.ptv3_geometry import Serial
 from modalities.points.sparse_conv import SubmanifoldConv
-from modalities.points.voxels import Groups
+from modalities.points.voxels import Groups, segment_max
 from zoo.encodings.base import Frame
 from zoo.transformer import Block
 
@@ -177,5 +177,5 @@ def cloud_pool(x: Tensor, starts: Tensor, how: str) -> Tensor:
     elif how == "mean":
         pooled = torch.segment_reduce(wide, "sum", offsets=starts, axis=0, unsafe=True) / counts.clamp_min(1)
     else:
-        pooled = torch.segment_reduce(wide, "max", offsets=starts, axis=0, unsafe=True)
+        pooled = segment_max(wide, starts)
     return pooled.masked_fill(counts == 0, 0.0).to(x.dtype)
