@@ -1,5 +1,6 @@
 """Score encodings against float64 references: metrics, tables, networks, masks, blocks of rows, gradients."""
 
+import itertools
 import math
 
 import pytest
@@ -10,7 +11,8 @@ from score_reference import REFERENCES
 from zoo import ConfigError, coordinates, kernels
 from zoo.attention import CoordinateAttention
 from zoo.coordinates import Coordinates
-from zoo.encodings import cpb
+from zoo.encodings import alibi, cpb
+from zoo.encodings.quadratic import QuadraticScore
 from zoo.kernels import dispatch
 from zoo.transformer import Encoder
 
@@ -333,3 +335,22 @@ def test_the_score_inside_a_kernel_is_the_score(name, options, where):
     index = torch.meshgrid(*(torch.arange(n) for n in bias.shape), indexing="ij")
     inside = score.modification()(torch.ones(()), *index)
     torch.testing.assert_close(inside - 1, bias, atol=1e-5 if "round_bias" not in options else 0.01, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("pape", torch.bfloat16), ("alibi", torch.float32)])
+def test_packed_samples_cost_their_own_pairs(name, dtype, monkeypatch):
+    torch.manual_seed(0)
+    attention, lengths = CoordinateAttention(32, 2, 3, name).to(dtype), [5, 0, 33, 1, 18]
+    values, x = (torch.rand(57, 3) * 9).round(), torch.randn(57, 32, dtype=dtype)
+    kind, made = (QuadraticScore if name == "pape" else alibi._LinearScore), []
+    original = kind.bias
+    monkeypatch.setattr(kind, "bias", lambda self, rows: made.append(original(self, rows)) or made[-1])
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    out = attention(x, Coordinates(values, cu_seqlens=offsets))
+    assert sorted(bias.shape[-1] for bias in made) == [1, 5, 18, 33]
+    for start, stop in itertools.pairwise(offsets.tolist()):
+        if stop > start:
+            alone = attention(x[None, start:stop], Coordinates(values[None, start:stop]))[0]
+            torch.testing.assert_close(
+                out[start:stop], alone, atol=2e-2 if dtype == torch.bfloat16 else 1e-5, rtol=1e-2
+            )

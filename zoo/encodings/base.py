@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from zoo.encodings.extendable import Extendable
 from zoo.encodings.terms import Product
 from zoo.errors import ConfigError
 
-__all__ = ["AttentionEncoding", "Frame", "NoEncoding", "Score", "TokenEncoding", "number_option"]
+__all__ = ["AttentionEncoding", "DivisibleScore", "Frame", "NoEncoding", "Score", "TokenEncoding", "number_option"]
 
 Kind = Literal["none", "fold", "score", "group"]
 
@@ -44,6 +44,15 @@ class Score(Protocol):
         Returns:
             (B or 1, H, rows, N) float32 (float64 in float64 models).
         """
+        ...
+
+
+@runtime_checkable
+class DivisibleScore(Score, Protocol):
+    """A score that can be had for some of the tokens, at the cost of those alone."""
+
+    def among(self, tokens: slice) -> Score:
+        """The score of `tokens` on each other."""
         ...
 
 

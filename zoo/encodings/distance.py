@@ -119,6 +119,11 @@ class PairFrame(Frame):
         assert self.lattice is not None
         return replace(self, values=self.lattice.displacements(), positioned=None)
 
+    def among(self, tokens: slice) -> PairFrame:
+        """The frame of some of the tokens."""
+        known = None if self.positioned is None else self.positioned[:, tokens]
+        return replace(self, values=self.values[:, tokens], positioned=known)
+
     def offsets(self, rows: slice) -> list[Tensor]:
         """r_i - r_j along each axis, query minus key: p tensors (B or 1, rows, N)."""
         return [column[:, rows].unsqueeze(2) - column.unsqueeze(1) for column in self.values.unbind(dim=-1)]
@@ -156,6 +161,10 @@ class DifferenceScore(ABC):
     @abstractmethod
     def bias(self, rows: slice) -> Tensor:
         """See `zoo.encodings.base.Score`."""
+
+    def among(self, tokens: slice) -> DifferenceScore:
+        """See `zoo.encodings.base.DivisibleScore`."""
+        return replace(self, frame=self.frame.among(tokens))  # type: ignore[type-var]
 
     def lattice_table(self) -> tuple[Lattice, Tensor] | None:
         """For tokens that fill a plane, it and the bias (H, 2h - 1, 2w - 1) at all displacements of key from query."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -75,6 +75,10 @@ class _LookHereFrame(PairFrame):
         assert self.lattice is not None
         values = self.lattice.displacements()
         return replace(self, values=values, positioned=None, measured=self.measured.displaced())
+
+    def among(self, tokens: slice) -> PairFrame:
+        """See `PairFrame`."""
+        return replace(cast(_LookHereFrame, super().among(tokens)), measured=self.measured.among(tokens))
 
 
 @dataclass(frozen=True)

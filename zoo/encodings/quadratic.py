@@ -306,6 +306,21 @@ class QuadraticScore(FusedScore, FoldableScore):
             return sum(terms[1:], terms[0])
         return torch.matmul(coefficients.transpose(1, 2), table).transpose(1, 2)
 
+    def among(self, tokens: slice) -> QuadraticScore:
+        """See `zoo.encodings.base.DivisibleScore`; from exact differences, whatever the frame was made for."""
+        frame, known = self.frame, self.frame.positioned
+        part = replace(
+            frame,
+            kind="score",
+            values=frame.values[:, tokens],
+            products=frame.products[:, tokens],
+            positioned=None if known is None else known[:, tokens],
+            key_columns=None,
+            fused_columns=None,
+        )
+        t = None if self.t is None else self.t[:, :, tokens]
+        return replace(self, m=self.m[:, :, tokens], t=t, frame=part)
+
     @property
     def foldable(self) -> bool:
         """See `zoo.encodings.terms.FoldableScore`."""

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from zoo.encodings.base import Score, algebra_dtype
+from zoo.encodings.base import DivisibleScore, Score, algebra_dtype
 from zoo.encodings.distance import DifferenceScore
 from zoo.encodings.terms import FoldableScore, FusedScore, Matrix, Product
 from zoo.errors import ConfigError, DataError
@@ -333,6 +333,15 @@ class _Window:
         return self.score.bias(shifted)[..., self.start : self.stop]
 
 
+def _window(score: Score | None, start: int, stop: int) -> Score | None:
+    """The score of one packed sample; without one for all tokens, where it can be had."""
+    if score is None:
+        return None
+    if isinstance(score, DivisibleScore):
+        return _Window(score.among(slice(start, stop)), 0, stop - start)
+    return _Window(score, start, stop)
+
+
 def _check_packed(q: Tensor, mask: Tensor | None, cu_seqlens: Tensor) -> None:
     """What can be checked without waiting for the device."""
     if mask is not None:
@@ -361,7 +370,7 @@ def _packed(
     lengths = [b - a for a, b in zip(offsets, offsets[1:], strict=False)]
     samples = zip(offsets, *(x.split(lengths, dim=2) for x in (q, k, v)), lengths, strict=False)
     parts = [
-        _run(backend, q, k, v, scale, None, None if score is None else _Window(score, a, a + length), causal)
+        _run(backend, q, k, v, scale, None, _window(score, a, a + length), causal)
         for a, q, k, v, length in samples
         if length
     ]
