@@ -152,6 +152,18 @@ def test_dropped_points_become_copies() -> None:
     assert len(Drop(1.0)(clouds(40, 5), generator()).labels[0].unique()) >= 1
 
 
+@pytest.mark.parametrize("most", [0.5, 0.9, 1.0])
+def test_copies_are_spread_over_the_points_that_stay(most: float) -> None:
+    before = clouds(16, 200)
+    before = before.replace(labels=torch.arange(200).expand(16, -1))
+    after = Drop(most)(before, generator()).labels
+    assert after is not None
+    for row in after:
+        counts = row.unique(return_counts=True)[1]
+        assert int(counts.max() - counts.min()) <= 1
+    assert (after == before.labels).float().mean() < 1
+
+
 def test_a_sphere_crop_holds_the_points_around_one() -> None:
     before = clouds(3, 60)
     after = SphereCrop(10)(before, generator())

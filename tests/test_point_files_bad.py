@@ -237,6 +237,12 @@ def test_more_points_than_asked_for():
         ("a.pcd", PCD_HEAD.format(1, "zipped").encode(), "DATA is 'zipped'"),
         ("a.pcd", PCD_HEAD.format(2, "ascii").replace("POINTS 2", "POINTS 3").encode(), "is not POINTS 3"),
         ("a.pcd", PCD_HEAD.format(2, "ascii").replace("x y z", "a b c").encode() + b"1 2 3\n1 2 3\n", "no x, y and z"),
+        (
+            "a.pcd",
+            b"VERSION 0.7\nFIELDS x y z _4 _\nSIZE 4 4 4 4 4\nTYPE F F F F F\nCOUNT 1 1 1 1 1\nWIDTH 1\n"
+            b"HEIGHT 1\nPOINTS 1\nDATA binary\n" + bytes(20),
+            "header cannot be used",
+        ),
         ("a.off", b"PLY\n", "is not OFF"),
         ("a.off", b"OFF\n3 1 0\n0 0 0\n1 0 0\n0 1 0\n3 0 1 7\n", "face 0: '3 0 1 7' is no face of the 3 vertices"),
         ("a.off", b"OFF BINARY\n", "binary OFF is not read"),

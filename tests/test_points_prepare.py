@@ -56,7 +56,7 @@ def test_features_have_their_order_and_scale():
     np.testing.assert_allclose(made[:, 4:7], [[-1, 1, -1], [1, -1, -1], [-0.6, -1, -1]], atol=1e-6)
     np.testing.assert_allclose(made[:, 7:10], np.eye(3))
     np.testing.assert_allclose(made[:, 10:], xyz / 10, atol=1e-6)
-    floats = make_features(xyz, {"intensity": np.array([0, 0.25, 2.0])}, config.replace(feature_names=("intensity",)))
+    floats = make_features(xyz, {"intensity": np.array([0, 0.25, 1.0])}, config.replace(feature_names=("intensity",)))
     assert floats[:, 0].tolist() == [-1.0, -0.5, 1.0]
     assert make_features(xyz[:0], {}, config.replace(feature_names=("height", "xyz"))).shape == (0, 4)
 
@@ -98,3 +98,22 @@ def test_configuration_restores_itself():
         config.with_channels(2)
     with pytest.raises(ConfigError, match="number of points"):
         config.with_size((3, 4))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.int64, np.float32, np.float64])
+def test_eight_bits_mean_the_same_in_any_dtype(dtype):
+    colours = np.array([[0, 255, 51], [255, 0, 0], [51, 0, 0]])
+    config = PointDataConfig(feature_names=("rgb",))
+    made = make_features(XYZ, {"rgb": colours.astype(dtype)}, config)
+    np.testing.assert_allclose(made, make_features(XYZ, {"rgb": colours.astype(np.uint8)}, config), atol=1e-6)
+    config = PointDataConfig(feature_names=("intensity",))
+    values = np.array([0, 120, 250])
+    made = make_features(XYZ, {"intensity": values.astype(dtype)}, config)
+    np.testing.assert_allclose(made, make_features(XYZ, {"intensity": values.astype(np.uint8)}, config), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float64])
+def test_sixteen_bits_too(dtype):
+    colours = np.array([[0, 65535, 13107], [65535, 0, 0], [256, 0, 0]])
+    made = make_features(XYZ, {"rgb": colours.astype(dtype)}, PointDataConfig(feature_names=("rgb",)))
+    np.testing.assert_allclose(made, 2 * colours / 65535 - 1, atol=1e-6)

@@ -124,3 +124,9 @@ def test_what_cannot_be_prepared_is_refused() -> None:
     for data, crops in ((DENSE, 2), (VideoDataConfig(resize="squash"), 3)):
         with pytest.raises(ConfigError, match="crops must be 1"):
             preprocess_clip(frames, data, crops)
+
+
+@pytest.mark.parametrize("last", [1e6, 1e9, 1e15])
+def test_damaged_time_stamps_do_not_make_windows_without_end(last):
+    with pytest.raises(DataError, match="at most 100,000"):
+        windows_of(np.array([0.0, 0.04, 0.08, last]), DENSE)

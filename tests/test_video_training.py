@@ -121,6 +121,20 @@ def test_accuracy_averages_over_clips_and_crops(ucf101: Path) -> None:
         accuracy(model, data, dtype="int8")
 
 
+def test_a_part_of_the_classes_is_told_by_name(ucf101: Path) -> None:
+    data = UCF101(ucf101, "test")
+    model = zoo.load(MOTION, pretrained=False, num_classes=3, **TINY, input_size=32)
+    with torch.no_grad():
+        model.head.bias.copy_(torch.tensor([0.0, 9.0, 0.0]))
+    with pytest.raises(DataError, match="2 of the model's 3 classes, and by their names it is not clear which"):
+        accuracy(model, data, workers=2)
+    names = list(data.class_names)
+    for labels in ([names[1], names[0], "other"], ["other", names[1], names[0]]):
+        model.config["labels"] = labels
+        share = 100 * float((data.labels == names.index(labels[1])).mean())
+        assert accuracy(model, data, workers=2)["top1"] == pytest.approx(share)
+
+
 def motion_recipe(data: Path, out: Path, **changes: Any) -> Any:
     small = {"model": MOTION, "model_options": {**TINY, "input_size": 16}}
     return load_recipe("imagenette-motion", settings(data, out, **small, **changes))

@@ -194,9 +194,9 @@ class Flip:
 
 @dataclass(frozen=True)
 class Drop:
-    """Drops points at random: up to a share of each cloud, which becomes copies of another of its points.
+    """Drops points at random: up to a share of each cloud, which becomes copies of points that stay, one after another.
 
-    The shape stays, as in the published code of PointNet++; networks that voxelise or take maxima do not see copies.
+    The shape stays; no point is copied more often than others by more than one.
 
     Attributes:
         most: Largest share.
@@ -212,10 +212,12 @@ class Drop:
         share = uniform(generator, (count, 1), 0.0, self.most)
         share = share * chosen(generator, count, self.probability)[:, :, 0]
         ranks = uniform(generator, (count, points))
-        kept = ranks.argmin(1, keepdim=True)  # Never dropped: the one with the smallest number.
-        dropped = (ranks < share).scatter(1, kept, False)
-        places = torch.arange(points, device=ranks.device)
-        # A copy of any point that stays: the next kept one in a random order would cost a sort; one is enough.
+        order = ranks.argsort(1, descending=True)  # Those that stay come first; the very first always stays.
+        stay = (ranks >= share).sum(1, keepdim=True).clamp_min(1)
+        dropped = (ranks < share).scatter(1, order[:, :1], False)
+        places = torch.arange(points, device=ranks.device).expand_as(ranks)
+        turn = dropped.cumsum(1) - 1
+        kept = order.gather(1, turn.clamp_min(0) % stay)
         return clouds.taken(torch.where(dropped, kept, places))
 
 

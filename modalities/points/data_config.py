@@ -29,10 +29,11 @@ class PointDataConfig:
             `"none"`: coordinates stay (a whole-number origin may go).
         feature_names: Features in the order of their channels, names of `FEATURES`, each scaled to about -1..1:
             `"xyz"` the normalised coordinates themselves, divided by 10 unless `"unit-box"` (so that 10 m are 1);
-            `"rgb"` black -1 and white 1; `"normal"` unit vectors; `"intensity"` -1 for none, 1 for the largest, whole
-            numbers (16 bit) on a logarithmic scale and others (0..1) on a linear one; `"height"` z above the lowest
-            point, divided by 10 unless `"unit-box"`; `"return"` two channels, the number of the return over how many
-            the pulse gave (-1..1), and how many (1 is -1, 5 or more are 1).
+            `"rgb"` black -1 and white 1, where white is 1 in floating point, 255 or 65,535, whichever the largest value
+            of a cloud does not exceed; `"normal"` unit vectors; `"intensity"` -1 for none, 1 for the largest of 16 bit
+            on a logarithmic scale, or, where none is above 1 in floating point, for 1 on a linear one; `"height"` z
+            above the lowest point, divided by 10 unless `"unit-box"`; `"return"` two channels, the number of the return
+            over how many the pulse gave (-1..1), and how many (1 is -1, 5 or more are 1).
         num_points: Points a cloud is brought to, `None` for any number.
         class_names: Names of the classes, where there are any.
         ignore_label: Label of points that belong to no class.

@@ -18,7 +18,7 @@ from modalities.points.metrics import ConfusionMatrix
 from modalities.points.store import PointStore
 from zoo.errors import ConfigError, DataError
 from zoo.evaluate import DTYPES, align_labels, report
-from zoo.progress import Update, progress_bar
+from zoo.progress import Update, no_update, progress_bar
 from zoo.training.seeds import derive_seed
 
 __all__ = ["evaluate_points", "point_scores", "scale_votes", "score_classes", "score_points", "turn_votes"]
@@ -37,10 +37,6 @@ def turn_votes() -> Tensor:
     """Four quarter turns about z, each at the scales 0.95 and 1.05: (8, 3, 3)."""
     turns = axis_rotations(torch.arange(4) * torch.pi / 2, "z")
     return torch.cat([turns * 0.95, turns * 1.05])
-
-
-def _no_update(done: float, text: str) -> None:
-    pass
 
 
 @contextmanager
@@ -66,7 +62,7 @@ def score_classes(
     turned: int | None = None,
     batch_size: int = 64,
     dtype: str = "float32",
-    update: Update = _no_update,
+    update: Update = no_update,
 ) -> dict[str, float]:
     """Overall accuracy (`top1`) and mean class accuracy (`macc`) of a classifier, in percent.
 
@@ -112,7 +108,7 @@ def score_points(
     votes: Tensor | None = None,
     batch_size: int = 8,
     dtype: str = "float32",
-    update: Update = _no_update,
+    update: Update = no_update,
 ) -> dict[str, float]:
     """Mean IoU, mean class accuracy and accuracy of a segmenter in percent, over every point of the clouds.
 

@@ -89,17 +89,28 @@ def _field(name: str, fields: Mapping[str, NDArray[Any]], points: int) -> NDArra
 
 
 def _scaled(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    whole = values.dtype.kind in "ui"
     if name == "normal":
         return values
     if name == "return":
         number, count = values[:, :1].astype(np.float64), np.maximum(values[:, 1:], 1).astype(np.float64)
         few = np.minimum(count, _MOST_RETURNS) - 1
         return np.concatenate([2 * np.clip(number / count, 0, 1) - 1, 2 * few / (_MOST_RETURNS - 1) - 1], axis=1)
-    if name == "intensity" and whole:
-        part = np.log1p(values.astype(np.float64)) / np.log(2.0**16)
-    elif whole:
-        part = values / float(np.iinfo(values.dtype).max)
+    most = _largest(values)
+    if name == "intensity" and most > 1:
+        part = np.log1p(np.maximum(values.astype(np.float64), 0)) / np.log(2.0**16)
     else:
-        part = values.astype(np.float64)
+        part = values / most
     return np.clip(2 * part - 1, -1, 1)
+
+
+def _largest(values: NDArray[Any]) -> float:
+    """What stands for 1: 1, 255 or 65,535, by the dtype and, where that leaves it open, by the values.
+
+    Files hold eight bits in wider numbers, and either in floating point.
+    """
+    if values.dtype == np.uint8:
+        return 255.0
+    top = float(np.max(values, initial=0))
+    if values.dtype.kind == "f" and top <= 1:
+        return 1.0
+    return 255.0 if top <= 255 else 65535.0

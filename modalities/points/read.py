@@ -75,8 +75,12 @@ def read_points(
         form = format or detect(head, known_as, name)
         try:
             decoded: Decoded = (decode or decoder(form))(file, name, chosen)
+        except DataError:
+            raise
         except OSError as error:
             raise DataError(f"{name}: cannot be read ({error.strerror or error})") from error
+        except ValueError as error:  # Of numpy, about names of fields that cannot stand side by side, say.
+            raise DataError(f"{name}: its header cannot be used ({error})") from error
     blank = Points(np.empty((0, 3)), name=name, path=path, format=form)
     return _checked(decoded, blank, errors)
 

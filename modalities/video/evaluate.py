@@ -85,6 +85,7 @@ def accuracy(
         raise DataError(
             f"{data.name}: {len(chosen)} videos of {len(data.class_names)} classes for a model with {classes} classes"
         )
+    known = _labels(data, model)[chosen]
     device, was_training = next(model.parameters()).device, model.training
     sums, places = torch.zeros(len(chosen), classes, dtype=torch.float64), {int(i): n for n, i in enumerate(chosen)}
     waiting: list[tuple[int, View]] = []
@@ -109,12 +110,24 @@ def accuracy(
             run()
     finally:
         model.train(was_training)
-    known = data.labels[chosen]
-    if len(data.class_names) == classes:  # Of a part of the classes the first ones.
-        known = align_labels(known, classes, data.class_names, model)
     labels = torch.from_numpy(known)
     hits = (sums.topk(min(5, classes)).indices == labels[:, None]).sum(0)
     return {"top1": 100 * int(hits[0]) / len(chosen), "top5": 100 * int(hits.sum()) / len(chosen)}
+
+
+def _labels(data: VideoSet, model: nn.Module) -> np.ndarray:
+    """Labels in the order of the model's classes, of which the data may have a part."""
+    names, classes = list(data.class_names), int(model.num_classes)  # type: ignore[arg-type]
+    if len(names) == classes:
+        return align_labels(data.labels, classes, names, model)
+    config: Any = getattr(model, "config", None) or {}
+    labels = list(config.get("labels") or ())
+    if not set(names) <= set(labels):
+        raise DataError(
+            f"{data.name} has {len(names)} of the model's {classes} classes, and by their names it is not clear which: "
+            "evaluate on a set with all of them, or name them in the labels of the model's config.json"
+        )
+    return np.array([labels.index(name) for name in names], dtype=np.int64)[data.labels]
 
 
 def evaluate_video(

@@ -18,11 +18,14 @@ from modalities.video.data_config import VideoDataConfig
 from modalities.video.read import ClipReader
 from modalities.video.results import ClipResults, SampleFrames
 from modalities.video.sampling import DenseClips, Sample, Sampler, sampler_for
-from zoo.errors import ConfigError
+from zoo.errors import ConfigError, DataError
 from zoo.reading import Source
 from zoo.results import ClassificationResults
 
 __all__ = ["Videos", "windows_of"]
+
+# A day of windows of a second; damaged time stamps may span years.
+_MOST_WINDOWS = 100_000
 
 
 class Videos:
@@ -156,6 +159,11 @@ def _starts(first: float, end: float, length: float, stride: float) -> list[floa
     """Starts of windows of a length between two times, or the one at the first."""
     room = max(end - first - length, 0.0)
     count = math.floor(room / stride + 1e-6) + 1
+    if count > _MOST_WINDOWS:
+        raise DataError(
+            f"the frames span {end - first:,.0f} s, which makes {count:,} windows: at most {_MOST_WINDOWS:,} are made; "
+            "ask for a longer stride_s, or check the time stamps of the file"
+        )
     starts = [first + number * stride for number in range(count)]
     if room - (count - 1) * stride > 0.5 * stride:
         starts.append(first + room)
