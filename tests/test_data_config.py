@@ -161,11 +161,11 @@ def test_a_strip_does_not_explode():
 
 
 def test_large_pictures_are_resized_channel_by_channel_alike(monkeypatch):
-    from modalities.image import transforms
+    from zoo import resizing
 
     picture = random_picture(90, 70)
     expected = preprocess(picture, IMAGENET)
-    monkeypatch.setattr(transforms, "_SPLIT_PIXELS", 100)
+    monkeypatch.setattr(resizing, "_SPLIT_PIXELS", 100)
     assert torch.equal(preprocess(picture, IMAGENET), expected)
 
 
