@@ -25,7 +25,7 @@ import numpy as np
 from modalities.points.formats import HEAD, decoder, detect
 from modalities.points.formats.base import MAX_POINTS, Decoded, Options
 from modalities.points.points import Points
-from zoo.errors import ConfigError, DataError
+from zoo.errors import ConfigError, DataError, ZooError
 
 __all__ = ["MAX_POINTS", "as_points", "read_points"]
 
@@ -75,7 +75,7 @@ def read_points(
         form = format or detect(head, known_as, name)
         try:
             decoded: Decoded = (decode or decoder(form))(file, name, chosen)
-        except DataError:
+        except ZooError:
             raise
         except OSError as error:
             raise DataError(f"{name}: cannot be read ({error.strerror or error})") from error
