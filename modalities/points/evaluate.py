@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from modalities.points.datasets import open_dataset
 from modalities.points.metrics import ConfusionMatrix
 from modalities.points.store import PointStore
 from zoo.errors import ConfigError, DataError
-from zoo.evaluate import DTYPES, align_labels, report
+from zoo.evaluate import Autocast, align_labels, data_facts, evaluating, report
 from zoo.progress import Update, no_update, progress_bar
 from zoo.training.seeds import derive_seed
 
@@ -39,20 +39,7 @@ def turn_votes() -> Tensor:
     return torch.cat([turns * 0.95, turns * 1.05])
 
 
-@contextmanager
-def _evaluating(model: nn.Module, dtype: str) -> Iterator[None]:
-    """Eval mode, no gradients and autocast; the model is left in the mode it was in."""
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    device, was_training = next(model.parameters()).device, model.training
-    model.eval()
-    try:
-        with torch.inference_mode(), torch.autocast(device.type, DTYPES[dtype], enabled=dtype != "float32"):
-            yield
-    finally:
-        model.train(was_training)
-
-
+@torch.inference_mode()
 def score_classes(
     model: nn.Module,
     store: PointStore,
@@ -84,7 +71,7 @@ def score_classes(
         raise DataError(f"{len(store)} clouds and {len(labels)} labels for a model with {model.num_classes} classes")
     counts = ConfusionMatrix(int(model.num_classes))  # type: ignore[arg-type]
     matrices = torch.eye(3).unsqueeze(0) if votes is None else votes
-    with _evaluating(model, dtype):
+    with evaluating(model, dtype) as autocast:
         for start in range(0, len(store), batch_size):
             rows = range(start, min(start + batch_size, len(store)))
             turns = torch.eye(3).expand(len(rows), 3, 3)
@@ -92,7 +79,9 @@ def score_classes(
                 turns = random_rotations(len(rows), Generator().manual_seed(derive_seed("turned", turned, start)))
             total: Any = 0
             for matrix in matrices:
-                logits = model(store.whole(rows, matrix @ turns))
+                batch = store.whole(rows, matrix @ turns)
+                with autocast():
+                    logits = model(batch)
                 total = total + logits.float().softmax(1)
             truth = torch.from_numpy(np.asarray(labels[rows.start : rows.stop], np.int64)).to(total.device)
             counts.update(total.argmax(1), truth)
@@ -100,6 +89,7 @@ def score_classes(
     return counts.classification()
 
 
+@torch.inference_mode()
 def score_points(
     model: nn.Module,
     store: PointStore,
@@ -132,10 +122,11 @@ def score_points(
         raise DataError("there are no clouds with labels of their points to score")
     config = store.config
     counts = ConfusionMatrix(int(model.num_classes), config.ignore_label)  # type: ignore[arg-type]
-    with _evaluating(model, dtype):
+    about: dict[str, Any] = {"points": points, "votes": votes, "batch_size": batch_size}
+    with evaluating(model, dtype) as autocast:
         for row in range(len(store)):
             first, last = store.offsets[row : row + 2].tolist()
-            total = point_scores(model, store, row, points=points, votes=votes, batch_size=batch_size)
+            total = point_scores(model, store, row, **about, autocast=autocast)
             counts.update(total.argmax(1), store.labels[first:last].to(store.device))
             update(row + 1, "")
     return counts.segmentation(config.class_names or [str(number) for number in range(counts.num_classes)])
@@ -149,6 +140,7 @@ def point_scores(
     points: int | None = None,
     votes: Tensor | None = None,
     batch_size: int = 8,
+    autocast: Autocast = nullcontext,
 ) -> Tensor:
     """Sums of the softmax probabilities of every point of a cloud, over crops and votes, scaled to add up to one.
 
@@ -159,6 +151,7 @@ def point_scores(
         points: As for `score_points`.
         votes: As for `score_points`.
         batch_size: Crops at a time.
+        autocast: Makes the context that the model runs in, see `zoo.evaluate.evaluating`.
 
     Returns:
         float32 (points of the cloud, classes) on the device.
@@ -175,7 +168,9 @@ def point_scores(
         clouds = store.at(numbers).centred(config)
         for matrix in matrices:
             batch = clouds.transformed(matrix.unsqueeze(0).to(store.device)).to_batch(config).to(dtype=dtype)
-            total.index_add_(0, (numbers - first).flatten().to(store.device), model(batch).float().softmax(1))
+            with autocast():
+                logits = model(batch)
+            total.index_add_(0, (numbers - first).flatten().to(store.device), logits.float().softmax(1))
     return total / total.sum(1, keepdim=True).clamp_min(1e-12)
 
 
@@ -249,17 +244,9 @@ def evaluate_points(
     with progress_bar("evaluating", 2 * len(chosen) if segments else 3 * len(chosen), quiet) as update:
         measure = _Measure(model, store, batch_size or (8 if segments else 64), dtype, update)
         scores = measure.segmenter() if segments else measure.classifier(_labels(opened, chosen, model))
-    return report(
-        model,
-        [{"size": round(float(store.lengths.mean())), **scores}],
-        name=name,
-        dataset=opened.name,
-        split=split,
-        images=len(chosen),
-        data_sha256=opened.sha256,
-        command=command,
-        dtype=dtype,
-    )
+    results = [{"size": round(float(store.lengths.mean())), **scores}]
+    facts = data_facts(opened, split, len(chosen))
+    return report(model, results, **facts, name=name, command=command, dtype=dtype)
 
 
 def _labels(data: Any, chosen: np.ndarray, model: nn.Module) -> np.ndarray:
