@@ -219,6 +219,14 @@ def test_small_clouds_fill_a_crop_again(tmp_path: Path) -> None:
     assert inputs.offsets.tolist() == [0, 500, 1000]
 
 
+def test_a_point_vit_can_be_trained_on_other_numbers_of_points_than_its_preset_states(tmp_path: Path) -> None:
+    data = write_modelnet10(tmp_path / "data", points=1100)
+    made = recipe("modelnet10-vit", data, tmp_path / "run", num_points=1090)
+    result = train(made)
+    assert result.loss is not None and result.loss < 100
+    assert zoo.load(f"local-dir:{tmp_path / 'run'}").data_config.num_points == 1090
+
+
 def test_samples_of_larger_clouds_are_drawn_without_repetition(tmp_path: Path) -> None:
     data = open_dataset(write_modelnet40(tmp_path / "data"), "train")
     config = PointDataConfig(feature_names=("xyz", "normal"))

@@ -142,6 +142,11 @@ class PointClassification(_PointTask):
     def _samples(self) -> int:
         return len(self.rows)
 
+    def model_arguments(self) -> dict[str, Any]:
+        """As that of both tasks, and the points of a cloud where the recipe states them."""
+        size = {} if self.options.num_points is None else {"input_size": self.options.num_points}
+        return {**super().model_arguments(), **size}
+
     def start(self, model: nn.Module, device: torch.device, rank: int, world: int) -> None:
         """As that of both tasks, and puts the classes on the device."""
         super().start(model, device, rank, world)
