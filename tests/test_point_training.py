@@ -191,6 +191,21 @@ def test_batches_depend_on_seed_epoch_and_index_alone(tmp_path: Path, name: str)
     assert not same(late[0], late[1]) and not same(late[0], task(name, data, seed=1).batch(3, 1))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["modelnet40", "als3"])
+def test_batches_do_not_depend_on_where_the_clouds_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    made, found = task(name, WRITERS[name](tmp_path / "data")), []
+    for fits in (True, False):
+        monkeypatch.setattr("modalities.points.store.fits_on", lambda device, size, fits=fits: fits)
+        made.start(zoo.load(made.recipe.model, pretrained=False), torch.device("cuda"), 0, 1)
+        assert made.store.xyz.is_cuda == fits
+        found.append(made.batch(1, 0))
+    assert found[0][0].xyz.is_cuda and same(*found)
+
+
 def test_crops_are_of_all_classes_alike_and_around_one_point(tmp_path: Path) -> None:
     made = task("als3", write_als(tmp_path / "data", 2000), crops=400, batch_size=200, rotate=0.0, tilt=0.0, drop=0.0)
     counted = np.zeros(3)

@@ -32,7 +32,8 @@ class PointStore:
         data: Where the clouds come from.
         indices: Which ones; number i of the store is `indices[i]` of the data.
         config: Normalisation and fields of the model.
-        device: Where to put them if they fit; samples are made where they lie and come out on this device.
+        device: Where to put them if they fit. What is drawn and measured is drawn and measured on this device wherever
+            they lie, so that samples do not depend on how much of its memory is free.
         pointwise: Also keep the label of every point.
         quiet: Show no progress bar.
 
@@ -98,22 +99,22 @@ class PointStore:
         Args:
             rows: Clouds of the store.
             points: How many points of each; smaller clouds give some of theirs again.
-            generator: On `home`.
+            generator: On the device.
 
         Returns:
             Clouds (len(rows), points) on the device.
         """
         lengths = self.lengths[np.asarray(rows)]
-        starts = torch.from_numpy(self.offsets[np.asarray(rows)]).to(self.home).unsqueeze(1)
+        starts = torch.from_numpy(self.offsets[np.asarray(rows)]).to(self.device).unsqueeze(1)
         if (lengths == points).all():
-            places = torch.arange(points, device=self.home).expand(len(lengths), -1)
+            places = torch.arange(points, device=self.device).expand(len(lengths), -1)
         else:
-            count = torch.from_numpy(lengths).to(self.home).unsqueeze(1)
+            count = torch.from_numpy(lengths).to(self.device).unsqueeze(1)
             longest = int(lengths.max())
             order = uniform(generator, (len(lengths), longest))
-            hidden = torch.arange(longest, device=self.home) >= count
+            hidden = torch.arange(longest, device=self.device) >= count
             order = order.masked_fill(hidden, 2.0).argsort(1)
-            places = order.gather(1, torch.arange(points, device=self.home) % count)
+            places = order.gather(1, torch.arange(points, device=self.device) % count)
         return self._gathered(starts + places)
 
     def crop(self, row: int, centre: Tensor, points: int) -> Tensor:
@@ -121,14 +122,14 @@ class PointStore:
 
         Args:
             row: Cloud of the store.
-            centre: (3,) normalised coordinates, on `home`.
+            centre: (3,) normalised coordinates.
             points: How many at most.
 
         Returns:
-            Their numbers in the store, int64 (min(points, size of the cloud),), nearest first.
+            Their numbers in the store, int64 (min(points, size of the cloud),), nearest first, on the device.
         """
         start, stop = self.offsets[row : row + 2].tolist()
-        distance = (self.xyz[start:stop] - centre).square().sum(-1)
+        distance = (self.xyz[start:stop].to(self.device) - centre.to(self.device)).square().sum(-1)
         return start + distance.topk(min(points, stop - start), largest=False).indices
 
     def at(self, numbers: Tensor) -> Clouds:
@@ -156,7 +157,7 @@ class PointStore:
             parts = [(one[None], None if matrices is None else matrices[i : i + 1]) for i, one in enumerate(numbers)]
         batches = []
         for places, changes in parts:
-            clouds = self._gathered(places.to(self.home))
+            clouds = self._gathered(places)
             clouds = clouds if changes is None else clouds.transformed(changes.to(self.device))
             batches.append(clouds.to_batch(self.config))
         if len(batches) == 1:
@@ -164,6 +165,7 @@ class PointStore:
         return PointBatch.from_clouds([(batch.xyz, batch.features) for batch in batches])
 
     def _gathered(self, numbers: Tensor) -> Clouds:
+        numbers = numbers.to(self.home)
         labels = None if self.labels is None else self.labels[numbers].to(self.device)
         fields = {name: values[numbers].to(self.device) for name, values in self.fields.items()}
         return Clouds(self.xyz[numbers].to(self.device), fields, labels)

@@ -153,7 +153,7 @@ class PointClassification(_PointTask):
         self.targets = torch.from_numpy(np.asarray(self.data.labels)[self.rows].astype(np.int64)).to(device)
 
     def _made(self, rows: Tensor, seed: int) -> tuple[PointBatch, Tensor]:
-        clouds = self.store.sample(rows.tolist(), self.points, _generator(self.store.home, seed, "points"))
+        clouds = self.store.sample(rows.tolist(), self.points, _generator(self.device, seed, "points"))
         clouds = run(self.steps, clouds, _generator(self.device, seed, "augmentation"))
         return clouds.to_batch(self.config), self.targets[rows.to(self.device)]
 
