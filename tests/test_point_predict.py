@@ -34,9 +34,7 @@ class ByHeight(nn.Module):
     def __init__(self, task: str = "segmentation", **data: Any) -> None:
         super().__init__()
         self.config = {"modality": "points", "task": task, "name": "by-height", "labels": list(NAMES)}
-        self.data_config = PointDataConfig(
-            **{"normalise": "centre", "feature_names": ("height",), "class_names": NAMES, **data}
-        )
+        self.data_config = PointDataConfig(**{"normalise": "centre", "feature_names": ("height",), **data})
         self.num_classes = 3
         self.one = nn.Parameter(torch.ones(1))
         self.seen: list[PointBatch] = []

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from point_training_sets import write_als, write_modelnet10, write_modelnet40, write_scannet
 
 import zoo
 from modalities.points.data_config import PointDataConfig
 from modalities.points.datasets import open_dataset
-from modalities.points.evaluate import evaluate_points, scale_votes, score_classes, score_points, turn_votes
+from modalities.points.evaluate import evaluate_points
 from modalities.points.options import ClassificationOptions, SegmentationOptions
 from modalities.points.store import PointStore
 from tests.training_toys import stop_after
@@ -29,70 +29,6 @@ VIT = {"dim": 32, "depth": 1, "num_heads": 1, "head_dim": 32, "mlp_dim": 64, "gr
 PTV3 = {"channels": [16, 32], "depths": [1, 1], "stem_kernel": 3, "patch_size": 64}
 SEGMENTER = {**PTV3, "decoder_channels": [16], "decoder_depths": [1]}
 QUICK = {"device": "cpu", "compile": False, "precision": "float32", "epochs": 1, "log_every": 1, "warmup": 0.0}
-
-
-def write_modelnet10(folder: Path, train: int = 12, test: int = 8, points: int = 48) -> Path:
-    """Flat and tall clouds in the layout of the 16-bit arrays."""
-    rng, arrays = np.random.default_rng(0), {"class_names": np.array([b"desk", b"tower"])}
-    for side, count in (("train", train), ("test", test)):
-        labels = np.arange(count) % 2
-        xyz = rng.uniform(-1, 1, (count, points, 3))
-        xyz[labels == 0, :, 2] *= 0.1
-        xyz[labels == 1, :, :2] *= 0.2
-        arrays |= {f"{side}_xyz": (xyz * 32767).astype(np.int16), f"{side}_label": labels.astype(np.uint8)}
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "modelnet10.npz", **arrays)
-    return folder / "modelnet10.npz"
-
-
-def write_als(folder: Path, points: int = 240) -> Path:
-    """Two tiles with ground, a roof and trees, in the layout of the airborne arrays."""
-    rng, arrays = np.random.default_rng(1), {}
-    for tile in ("one", "two"):
-        codes = rng.choice([1, 2, 5, 6], points)
-        xyz = rng.uniform(0, 1, (points, 3)) * [40, 20, 0.2]
-        xyz[:, 2] += np.select([codes == 6, codes == 5], [6, rng.uniform(1, 5, points)], 0.0)
-        arrays |= {
-            f"{tile}_xyz_m": xyz.astype(np.float32),
-            f"{tile}_origin": np.array([5e5, 4e6, 0]),
-            f"{tile}_unit_to_m": np.array(1.0),
-            f"{tile}_class": codes.astype(np.uint8),
-            f"{tile}_intensity": rng.integers(0, 2000, points).astype(np.uint16),
-            f"{tile}_return": np.ones((points, 2), np.uint8),
-        }
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "als.npz", **arrays)
-    return folder / "als.npz"
-
-
-def write_modelnet40(folder: Path) -> Path:
-    """Clouds with normals as text, with the official lists."""
-    rng, names = np.random.default_rng(2), ["desk", "night_stand"]
-    lists: dict[str, list[str]] = {"train": [], "test": []}
-    for name in names:
-        (folder / name).mkdir(parents=True)
-        for number in range(1, 7):
-            rows = np.concatenate([rng.uniform(-1, 1, (30 + number, 3)), np.eye(3)[rng.integers(0, 3, 30 + number)]], 1)
-            np.savetxt(folder / name / f"{name}_{number:04}.txt", rows, delimiter=",", fmt="%.5f")
-            lists["train" if number < 5 else "test"].append(f"{name}_{number:04}")
-    (folder / "modelnet40_shape_names.txt").write_text("\n".join(names))
-    for split, shapes in lists.items():
-        (folder / f"modelnet40_{split}.txt").write_text("\n".join(shapes))
-    return folder
-
-
-def write_scannet(folder: Path) -> Path:
-    """Scenes as Pointcept prepares them."""
-    rng = np.random.default_rng(3)
-    for split, count in (("train", 4), ("val", 2)):
-        for scene in range(count):
-            place, points = folder / split / f"scene{scene:04}_00", 150 + 40 * scene
-            place.mkdir(parents=True)
-            np.save(place / "coord.npy", rng.uniform(0, 1.5, (points, 3)).astype(np.float32))
-            np.save(place / "color.npy", rng.integers(0, 256, (points, 3)).astype(np.uint8))
-            np.save(place / "normal.npy", np.eye(3, dtype=np.float32)[rng.integers(0, 3, points)])
-            np.save(place / "segment20.npy", rng.integers(-1, 20, points))
-    return folder
 
 
 WRITERS = {"modelnet10": write_modelnet10, "modelnet10-vit": write_modelnet10, "als3": write_als}
@@ -259,69 +195,8 @@ def test_samples_of_larger_clouds_are_drawn_without_repetition(tmp_path: Path) -
     assert len(more.unique(dim=0)) == store.lengths[0]
 
 
-class Nearest(nn.Module):
-    """Classifies by the height of a cloud: what a perfect model of the toy set would do."""
-
-    def __init__(self, task: str, **data: Any) -> None:
-        super().__init__()
-        self.data_config = PointDataConfig(**data)
-        self.config = {"task": task, "name": "toy", "labels": None}
-        self.scale = nn.Parameter(torch.ones(()))
-        self.num_classes = 2 if task == "classification" else 3
-        self.seen: list[int] = []
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        self.seen.append(len(batch.xyz))
-        if self.config["task"] == "segmentation":
-            height = batch.features[:, 0] * 10
-            return 5 * torch.stack([-((height - at) ** 2) for at in (0.1, 3.0, 6.1)], dim=1) * self.scale
-        clouds = [batch.cloud(i).xyz for i in range(len(batch))]
-        flat = torch.stack([xyz[:, 2].std() - xyz[:, 0].std() for xyz in clouds])
-        return torch.stack([-flat, flat], dim=1) * self.scale
-
-
-def test_classifiers_are_scored_plain_voted_and_turned(tmp_path: Path) -> None:
-    data = write_modelnet10(tmp_path / "data", test=40)
-    model = Nearest("classification").train()
-    (row,) = evaluate_points(model, data, batch_size=16)["results"]
-    assert row["top1"] == row["macc"] == row["top1_voted"] == 100 and row["size"] == 48
-    assert 20 < row["top1_so3"] < 90  # Turned clouds stand and lie in any way.
-    assert model.training
-    limited = evaluate_points(model, data, limit=3)
-    assert limited["images"] == 3 and limited["dataset"] == "modelnet10"
-    assert scale_votes().shape == (5, 3, 3) and scale_votes(mirror=True).shape == (10, 3, 3)
-    torch.testing.assert_close(torch.linalg.det(scale_votes(mirror=True)).sign().sum(), torch.tensor(0.0))
-
-
-def test_segmenters_are_scored_on_every_point(tmp_path: Path) -> None:
-    data = open_dataset(write_als(tmp_path / "data", 900), "test")
-    config = {"normalise": "centre", "feature_names": ["height"]}
-    model = Nearest("segmentation", **config)
-    store = PointStore(data, range(len(data)), model.data_config, CPU, pointwise=True)
-    whole = score_points(model, store)
-    assert model.seen == store.lengths.tolist()
-    assert whole["iou/0"] == whole["iou/2"] == 100 or whole["miou"] > 80
-    model.seen.clear()
-    cropped = score_points(model, store, points=100, batch_size=3, votes=turn_votes())
-    assert sum(model.seen) / 8 >= store.lengths.sum() and max(model.seen) == 300
-    assert cropped["miou"] > 60 and cropped.keys() == whole.keys()
-
-
-def test_what_cannot_be_scored_or_trained_says_why(tmp_path: Path) -> None:
+def test_what_cannot_be_trained_says_why(tmp_path: Path) -> None:
     data = write_modelnet10(tmp_path / "data")
-    model = Nearest("classification")
-    with pytest.raises(ConfigError, match="leave out sizes"):
-        evaluate_points(model, data, sizes=[3])
-    with pytest.raises(ConfigError, match="dtype"):
-        evaluate_points(model, data, dtype="int8")
-    model.num_classes = 3
-    with pytest.raises(DataError, match="2 classes, the model has 3"):
-        evaluate_points(model, data)
-    store = PointStore(open_dataset(data, "test"), range(2), model.data_config, CPU)
-    with pytest.raises(DataError, match="labels for a model"):
-        score_classes(model, store, np.array([0, 7]))
-    with pytest.raises(DataError, match="no clouds with labels"):
-        score_points(model, store)
     with pytest.raises(ConfigError, match="no training data"):
         train(load_recipe("modelnet10", {"output": str(tmp_path / "run")}))
     with pytest.raises(ConfigError, match="points classification"):

@@ -18,12 +18,12 @@ from zoo import registry
 from zoo.encodings.extendable import extended
 from zoo.encodings.extension import DynamicNTK, Extension, parse_extension
 from zoo.errors import ConfigError, DataError
+from zoo.matching import align_labels
 from zoo.progress import progress_bar
 
 __all__ = [
     "Autocast",
     "EvalResult",
-    "align_labels",
     "data_facts",
     "evaluate",
     "evaluate_data",
@@ -103,31 +103,6 @@ class EvalResult:
         if self.extend is not None and self.factor is not None:
             values |= {"extend": self.extend, "factor": list(self.factor)}
         return values
-
-
-def align_labels(labels: np.ndarray, num_classes: int, names: Sequence[str] | None, model: nn.Module) -> np.ndarray:
-    """Labels in the order of the model's classes.
-
-    Args:
-        labels: int64 (N,), in the order of the data's classes.
-        num_classes: Number of classes of the data.
-        names: Their names, if known.
-        model: With `num_classes` and `config["labels"]`.
-
-    Returns:
-        int64 (N,). Classes are matched by name when both sides name the same ones, else they are taken in order.
-
-    Raises:
-        DataError: If the numbers of classes differ.
-    """
-    expected = int(model.num_classes)  # type: ignore[arg-type]
-    if num_classes != expected:
-        raise DataError(f"the data have {num_classes} classes, the model has {expected}")
-    config: Any = getattr(model, "config", None) or {}
-    known = config.get("labels")
-    if names and known and set(names) == set(known) and len(set(names)) == expected:
-        return np.array([known.index(name) for name in names], dtype=np.int64)[labels]
-    return labels
 
 
 def extension_at(model: nn.Module, size: int | tuple[int, int], method: str, factor: float | None = None) -> Extension:

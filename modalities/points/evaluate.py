@@ -17,7 +17,8 @@ from modalities.points.datasets import open_dataset
 from modalities.points.metrics import ConfusionMatrix
 from modalities.points.store import PointStore
 from zoo.errors import ConfigError, DataError
-from zoo.evaluate import Autocast, align_labels, data_facts, evaluating, report
+from zoo.evaluate import Autocast, data_facts, evaluating, report
+from zoo.matching import match_classes
 from zoo.progress import Update, no_update, progress_bar
 from zoo.training.seeds import derive_seed
 
@@ -107,7 +108,7 @@ def score_points(
 
     Args:
         model: A segmenter, on the device of the store.
-        store: The clouds, with the labels of their points.
+        store: The clouds, with the labels of their points in the order of the model's classes.
         points: Of a crop; `None` = the model's number of points, or 262,144: most
             clouds are seen whole then.
         votes: (V, 3, 3) matrices: each crop is seen after every one of them. `None`: once, as it is.
@@ -129,7 +130,8 @@ def score_points(
             total = point_scores(model, store, row, **about, autocast=autocast)
             counts.update(total.argmax(1), store.labels[first:last].to(store.device))
             update(row + 1, "")
-    return counts.segmentation(config.class_names or [str(number) for number in range(counts.num_classes)])
+    labels: list[str] | None = model.config["labels"]  # type: ignore[index, assignment]
+    return counts.segmentation(labels or [str(number) for number in range(counts.num_classes)])
 
 
 def point_scores(
@@ -238,20 +240,15 @@ def evaluate_points(
     chosen = np.arange(min(limit or len(opened), len(opened)))
     segments = model.config["task"] == "segmentation"  # type: ignore[index]
     config: Any = model.data_config
-    store = PointStore(opened, chosen, config, next(model.parameters()).device, pointwise=segments, quiet=quiet)
-    if len(opened.class_names) != int(model.num_classes):  # type: ignore[arg-type]
-        raise DataError(f"{opened.name} has {len(opened.class_names)} classes, the model has {model.num_classes}")
+    classes = match_classes(len(opened.class_names), opened.class_names, model)
+    device = next(model.parameters()).device
+    store = PointStore(opened, chosen, config, device, classes=classes if segments else None, quiet=quiet)
     with progress_bar("evaluating", 2 * len(chosen) if segments else 3 * len(chosen), quiet) as update:
         measure = _Measure(model, store, batch_size or (8 if segments else 64), dtype, update)
-        scores = measure.segmenter() if segments else measure.classifier(_labels(opened, chosen, model))
+        scores = measure.segmenter() if segments else measure.classifier(classes[np.asarray(opened.labels)[chosen]])
     results = [{"size": round(float(store.lengths.mean())), **scores}]
     facts = data_facts(opened, split, len(chosen))
     return report(model, results, **facts, name=name, command=command, dtype=dtype)
-
-
-def _labels(data: Any, chosen: np.ndarray, model: nn.Module) -> np.ndarray:
-    labels = np.asarray(data.labels)[chosen].astype(np.int64)
-    return align_labels(labels, len(data.class_names), data.class_names, model)
 
 
 class _Measure:

@@ -90,7 +90,7 @@ MODELNET40_LABELS = (
 )  # fmt: skip
 SCANNET_LABELS = (
     "wall", "floor", "cabinet", "bed", "chair", "sofa", "table", "door", "window", "bookshelf", "picture", "counter",
-    "desk", "curtain", "refrigerator", "shower curtain", "toilet", "sink", "bathtub", "other furniture",
+    "desk", "curtain", "refrigerator", "shower curtain", "toilet", "sink", "bathtub", "otherfurniture",
 )  # fmt: skip
 ALS3_LABELS = ("ground", "vegetation", "building")
 
@@ -135,7 +135,7 @@ def config(
         labels: Class names in the order of the logits.
     """
     classifies = task == "classification"
-    stated = PointDataConfig(**data, class_names=labels)
+    stated = PointDataConfig(**data)
     sizes = (CLASSIFIERS if classifies else SEGMENTERS)[size]
     model = PTv3Config(
         **sizes,

@@ -13,7 +13,7 @@ from modalities.points.augment import uniform
 from modalities.points.batch import PointBatch
 from modalities.points.clouds import Clouds
 from modalities.points.data_config import PointDataConfig
-from modalities.points.datasets import PointSet
+from modalities.points.datasets import IGNORED, PointSet
 from modalities.points.points import Points
 from modalities.points.prepare import make_features, normalise
 from zoo.errors import DataError
@@ -34,7 +34,8 @@ class PointStore:
         config: Normalisation and fields of the model.
         device: Where to put them if they fit. What is drawn and measured is drawn and measured on this device wherever
             they lie, so that samples do not depend on how much of its memory is free.
-        pointwise: Also keep the label of every point.
+        classes: Of a segmenter, its class for every class of the data, int64 (K,): the label of every point is kept
+            too, `config.ignore_label` where a point has no class. `None`: no labels.
         quiet: Show no progress bar.
 
     Raises:
@@ -48,7 +49,7 @@ class PointStore:
         config: PointDataConfig,
         device: torch.device,
         *,
-        pointwise: bool = False,
+        classes: np.ndarray | None = None,
         quiet: bool = True,
     ) -> None:
         self.config, self.device = config, device
@@ -66,14 +67,14 @@ class PointStore:
                 for name in names:
                     only = config.replace(feature_names=(name,))
                     fields[name].append(make_features(xyz, points.fields, only))
-                if pointwise:
-                    labels.append(_point_labels(points))
+                if classes is not None:
+                    labels.append(_point_labels(points, classes, config.ignore_label))
                 update(done, "")
         lengths = np.array([0, *map(len, clouds)])
         self.offsets = np.cumsum(lengths)
         self.xyz = torch.from_numpy(np.concatenate(clouds))
         self.fields = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in fields.items()}
-        self.labels = torch.from_numpy(np.concatenate(labels)) if pointwise else None
+        self.labels = torch.from_numpy(np.concatenate(labels)) if labels else None
         size = self.xyz.nbytes + sum(values.nbytes for values in self.fields.values()) + 8 * len(self.xyz)
         if fits_on(device, size):
             self.xyz = self.xyz.to(device)
@@ -171,8 +172,12 @@ class PointStore:
         return Clouds(self.xyz[numbers].to(self.device), fields, labels)
 
 
-def _point_labels(points: Points) -> np.ndarray:
-    labels: Any = points.fields.get("label")
-    if labels is None:
-        raise DataError(f"{points.name}: has no labels of its points to train on")
-    return np.asarray(labels).astype(np.int64).reshape(-1)
+def _point_labels(points: Points, classes: np.ndarray, ignore_label: int) -> np.ndarray:
+    found: Any = points.fields.get("label")
+    if found is None:
+        raise DataError(f"{points.name}: has no labels of its points")
+    labels = np.asarray(found).astype(np.int64).reshape(-1)
+    known = labels != IGNORED
+    if known.any() and not (labels[known].min() >= 0 and labels[known].max() < len(classes)):
+        raise DataError(f"{points.name}: a label of its points is outside the {len(classes)} classes of the data")
+    return np.where(known, classes[labels * known], ignore_label)

@@ -102,8 +102,8 @@ class _PointTask(ABC):
         self.store = self._store(self.data, self.rows)
 
     def _store(self, data: Any, rows: np.ndarray) -> PointStore:
-        pointwise = self.task == "segmentation"
-        return PointStore(data, rows, self.config, self.device, pointwise=pointwise, quiet=self.quiet)
+        classes = np.arange(self.num_classes) if self.task == "segmentation" else None
+        return PointStore(data, rows, self.config, self.device, classes=classes, quiet=self.quiet)
 
     @property
     def dev_store(self) -> PointStore:
@@ -190,7 +190,11 @@ class PointSegmentation(_PointTask):
         labels = self.store.labels.cpu().numpy()
         order = np.argsort(labels, kind="stable")
         ends = np.searchsorted(labels[order], np.arange(self.num_classes + 1))
-        self._by_class = [order[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True) if b > a]
+        self._by_class = [
+            order[ends[number] : ends[number + 1]]
+            for number in range(self.num_classes)
+            if ends[number + 1] > ends[number] and number != self.config.ignore_label
+        ]
         if not self._by_class:
             raise DataError(f"{self.data.name}: no point of the training split has a class")
         self._criterion = SegmentationLoss(self.config.ignore_label, self.options.label_smoothing, self.options.lovasz)

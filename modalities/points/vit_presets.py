@@ -25,7 +25,6 @@ MODELNET10_DATA: dict[str, Any] = {
     "normalise": "unit-box",
     "feature_names": ["xyz"],
     "num_points": 1024,
-    "class_names": list(MODELNET10_LABELS),
     "ignore_label": 255,
 }
 

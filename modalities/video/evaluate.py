@@ -18,7 +18,8 @@ from modalities.video.motion_evaluate import evaluate_motion
 from modalities.video.presets import MOTIONS
 from modalities.video.sampling import sampler_for
 from zoo.errors import ConfigError, DataError
-from zoo.evaluate import align_labels, data_facts, evaluating, report
+from zoo.evaluate import data_facts, evaluating, report
+from zoo.matching import align_labels
 from zoo.model_inputs import call_model
 from zoo.progress import Update, no_update, progress_bar
 
@@ -83,7 +84,7 @@ def accuracy(
         raise DataError(
             f"{data.name}: {len(chosen)} videos of {len(data.class_names)} classes for a model with {classes} classes"
         )
-    known = _labels(data, model)[chosen]
+    known = align_labels(data.labels, len(data.class_names), data.class_names, model)[chosen]
     device = next(model.parameters()).device
     sums, places = torch.zeros(len(chosen), classes, dtype=torch.float64), {int(i): n for n, i in enumerate(chosen)}
     waiting: list[tuple[int, View]] = []
@@ -108,21 +109,6 @@ def accuracy(
     labels = torch.from_numpy(known)
     hits = (sums.topk(min(5, classes)).indices == labels[:, None]).sum(0)
     return {"top1": 100 * int(hits[0]) / len(chosen), "top5": 100 * int(hits.sum()) / len(chosen)}
-
-
-def _labels(data: VideoSet, model: nn.Module) -> np.ndarray:
-    """Labels in the order of the model's classes, of which the data may have a part."""
-    names, classes = list(data.class_names), int(model.num_classes)  # type: ignore[arg-type]
-    if len(names) == classes:
-        return align_labels(data.labels, classes, names, model)
-    config: Any = getattr(model, "config", None) or {}
-    labels = list(config.get("labels") or ())
-    if not set(names) <= set(labels):
-        raise DataError(
-            f"{data.name} has {len(names)} of the model's {classes} classes, and by their names it is not clear which: "
-            "evaluate on a set with all of them, or name them in the labels of the model's config.json"
-        )
-    return np.array([labels.index(name) for name in names], dtype=np.int64)[data.labels]
 
 
 def evaluate_video(

@@ -19,35 +19,15 @@ from modalities.points.datasets.base import (
 )
 from modalities.points.normals import vertex_normals
 from modalities.points.points import Points
+from modalities.points.presets import SCANNET_LABELS
 from zoo.errors import ConfigError, DataError
 
 __all__ = ["S3DIS", "S3DIS_CLASSES", "SCANNET_CLASSES", "ScanNet", "ScanNetArrays"]
 
-# Benchmark classes and their code in NYU40, the codes of `*_vh_clean_2.labels.ply`.
-_SCANNET = {
-    "wall": 1,
-    "floor": 2,
-    "cabinet": 3,
-    "bed": 4,
-    "chair": 5,
-    "sofa": 6,
-    "table": 7,
-    "door": 8,
-    "window": 9,
-    "bookshelf": 10,
-    "picture": 11,
-    "counter": 12,
-    "desk": 14,
-    "curtain": 16,
-    "refrigerator": 24,
-    "shower curtain": 28,
-    "toilet": 33,
-    "sink": 34,
-    "bathtub": 36,
-    "otherfurniture": 39,
-}
-SCANNET_CLASSES = tuple(_SCANNET)
-_NYU40 = {code: index for index, code in enumerate(_SCANNET.values())}
+SCANNET_CLASSES = SCANNET_LABELS
+# Codes of these classes in NYU40, those of `*_vh_clean_2.labels.ply`.
+_CODES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 24, 28, 33, 34, 36, 39)
+_NYU40 = {code: index for index, code in enumerate(_CODES)}
 _LISTS = ("scannetv2_{}.txt", "Tasks/Benchmark/scannetv2_{}.txt", "splits/scannetv2_{}.txt", "{}.txt")
 SCANNET_SPLITS = ("train", "val", "test")
 

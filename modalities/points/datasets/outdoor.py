@@ -18,6 +18,7 @@ from modalities.points.datasets.base import (
     require_split,
 )
 from modalities.points.points import Points
+from modalities.points.presets import ALS3_LABELS
 from modalities.points.read import read_points
 from zoo.errors import DataError
 from zoo.files import files_sha256
@@ -57,7 +58,7 @@ SEQUENCES = {
     "test": tuple(range(11, 22)),
 }
 
-ALS_CLASSES = ("ground", "vegetation", "building")
+ALS_CLASSES = ALS3_LABELS
 _ALS_CODES = {2: 0, 3: 1, 4: 1, 5: 1, 6: 2}
 _TRAIN_SHARE, _TEST_SHARE = 0.60, 0.65
 _MAX_BYTES = 2**31
