@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import point_sets
 import pytest
 import torch
 from point_training_sets import write_als, write_modelnet10, write_modelnet40, write_scannet
@@ -176,6 +177,18 @@ def test_a_point_vit_can_be_trained_on_other_numbers_of_points_than_its_preset_s
     result = train(made)
     assert result.loss is not None and result.loss < 100
     assert zoo.load(f"local-dir:{tmp_path / 'run'}").data_config.num_points == 1090
+
+
+@pytest.mark.parametrize("stated", [{"num_points": 40}, {"num_points": None, "input_size": 30}])
+def test_so_many_points_are_drawn_of_meshes_as_the_model_takes(tmp_path: Path, stated: dict[str, Any]) -> None:
+    root = point_sets.modelnet(tmp_path)
+    changes = {"model_options": VIT | {k: v for k, v in stated.items() if k == "input_size"}}
+    made = task("modelnet10-vit", root, **changes, num_points=stated["num_points"], batch_size=2)
+    expected = stated["num_points"] or stated["input_size"]
+    assert made.store.lengths.tolist() == [expected] * 4 and made.config.num_points == made.points == expected
+    model = zoo.load("pape-point-vit-n-modelnet10", pretrained=False, num_classes=2, input_size=20, **VIT)
+    (row,) = evaluate_points(model, root)["results"]
+    assert row["size"] == 20
 
 
 def test_samples_of_larger_clouds_are_drawn_without_repetition(tmp_path: Path) -> None:

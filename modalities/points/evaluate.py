@@ -236,10 +236,10 @@ def evaluate_points(
     """
     if sizes is not None or extend is not None or factor is not None or skip_bad:
         raise ConfigError("point models are scored on whole clouds: leave out sizes, extend, factor and skip_bad")
-    opened: Any = open_dataset(data, {"validation": "val"}.get(split, split), dataset)
+    config: Any = model.data_config
+    opened: Any = open_dataset(data, {"validation": "val"}.get(split, split), dataset, draw=config.num_points)
     chosen = np.arange(min(limit or len(opened), len(opened)))
     segments = model.config["task"] == "segmentation"  # type: ignore[index]
-    config: Any = model.data_config
     classes = match_classes(len(opened.class_names), opened.class_names, model)
     device = next(model.parameters()).device
     store = PointStore(opened, chosen, config, device, classes=classes if segments else None, quiet=quiet)

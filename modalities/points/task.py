@@ -19,6 +19,7 @@ from modalities.points.losses import SegmentationLoss
 from modalities.points.options import ClassificationOptions, SegmentationOptions
 from modalities.points.store import PointStore
 from zoo.errors import ConfigError, DataError
+from zoo.sources import locate
 from zoo.training.holdout import split_dev
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
@@ -47,12 +48,17 @@ class _PointTask(ABC):
         if recipe.data is None:
             raise ConfigError("no training data: give --data DIR (the folder or file of the data set)")
         self.recipe, self.options, self.quiet = recipe, recipe.options, quiet
-        self.data: Any = open_dataset(recipe.data, "train", self.options.dataset)
+        stated = locate(recipe.model, pretrained=recipe.pretrained).config["data"].get("num_points")
+        self._draw = self.options.num_points or recipe.model_options.get("input_size") or stated
+        self.data: Any = self._opened("train")
         self.labels, self.num_classes = list(self.data.class_names), len(self.data.class_names)
         self._split()
         self.steps = self.options.augmentations()
         self.order = EpochOrder(self._samples(), recipe.batch_size, recipe.seed)
         self.steps_per_epoch = self.order.steps_per_epoch
+
+    def _opened(self, split: str) -> Any:
+        return open_dataset(self.recipe.data, split, self.options.dataset, draw=self._draw)  # type: ignore[arg-type]
 
     def _split(self) -> None:
         """Which clouds are trained on, and which are held out: of which data, and their numbers."""
@@ -64,7 +70,7 @@ class _PointTask(ABC):
     def _validation(self) -> Any:
         """The validation split of the data set, or `None` where it has none."""
         try:
-            return open_dataset(self.recipe.data, "val", self.options.dataset)  # type: ignore[arg-type]
+            return self._opened("val")
         except ConfigError:  # There is no such split.
             return None
 
