@@ -39,6 +39,16 @@ def test_every_layout_is_known_and_read(tmp_path, kind):
     assert set(SETS) == set(DATASETS)
 
 
+@pytest.mark.parametrize("kind", list(SETS))
+def test_every_split_is_stated(tmp_path, kind):
+    path = SETS[kind](tmp_path)
+    splits = DATASETS[kind].splits
+    assert open_dataset(path, "train", kind).splits == splits and "test" in splits
+    for split in {"train", "val", "test", "all"} - set(splits):
+        with pytest.raises(ConfigError, match=f"has the splits {', '.join(splits)}, not '{split}'"):
+            open_dataset(path, split, kind)
+
+
 def test_hash_follows_the_content(tmp_path):
     first = point_sets.modelnet(tmp_path / "a")
     copy = Path(shutil.copytree(first, tmp_path / "b"))

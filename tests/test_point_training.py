@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,18 @@ def test_samples_of_larger_clouds_are_drawn_without_repetition(tmp_path: Path) -
         torch.testing.assert_close(clouds.fields["normal"][row], store.fields["normal"][start:stop][found])
     more = store.sample([0], 100, generator).xyz[0]
     assert len(more.unique(dim=0)) == store.lengths[0]
+
+
+def test_a_validation_split_that_is_not_there_is_told_from_one_that_there_never_is(tmp_path: Path) -> None:
+    data = write_scannet(tmp_path / "data")
+    made = task("scannet", data)
+    assert len(made.rows) == 4 and len(made.dev_rows) == 2 and made.dev_data.split == "val"
+    shutil.rmtree(data / "val")
+    with pytest.raises(DataError, match=r"validation split.*data/val; expected a folder.*set dev_fraction"):
+        task("scannet", data)
+    made = task("scannet", data, dev_fraction=0.25)
+    assert len(made.rows) == 3 and len(made.dev_rows) == 1 and made.dev_data is made.data
+    assert not len(task("als3", write_als(tmp_path / "als")).dev_rows)  # Has none.
 
 
 def test_what_cannot_be_trained_says_why(tmp_path: Path) -> None:

@@ -68,11 +68,20 @@ class _PointTask(ABC):
             self.dev_data, self.dev_rows = validation, np.arange(len(validation))
 
     def _validation(self) -> Any:
-        """The validation split of the data set, or `None` where it has none."""
+        """The validation split, or `None` of data sets that have none.
+
+        Raises:
+            DataError: If this one should have it, and it is absent or damaged.
+        """
+        if "val" not in self.data.splits:
+            return None
         try:
             return self._opened("val")
-        except ConfigError:  # There is no such split.
-            return None
+        except DataError as error:
+            raise DataError(
+                f"the validation split, which training is evaluated on: {error}; without it, hold out training clouds: "
+                "set dev_fraction, for example to 0.1"
+            ) from error
 
     @abstractmethod
     def _samples(self) -> int:

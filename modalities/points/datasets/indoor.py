@@ -61,10 +61,11 @@ class ScanNet(FileSet):
     """
 
     name = "scannet"
+    splits = SCANNET_SPLITS
     class_names = SCANNET_CLASSES
 
     def __init__(self, data: Path, split: str = "train", *, errors: str = "raise") -> None:
-        require_split(split, SCANNET_SPLITS, "ScanNet")
+        require_split(split, self.splits, "ScanNet")
         require_folder(data, "scans/<id>/<id>_vh_clean_2.ply and scannetv2_train.txt")
         lists = [data / name.format(split) for name in _LISTS]
         listed = next((path for path in lists if path.is_file()), None)
@@ -111,10 +112,11 @@ class ScanNetArrays(FileSet):
     """
 
     name = "scannet"
+    splits = SCANNET_SPLITS
     class_names = SCANNET_CLASSES
 
     def __init__(self, data: Path, split: str = "train", *, errors: str = "raise") -> None:
-        require_split(split, SCANNET_SPLITS, "ScanNet")
+        require_split(split, self.splits, "ScanNet")
         folder = require_folder(data / split, "<scene>/coord.npy, color.npy, normal.npy and segment20.npy")
         super().__init__(data, split, sorted(p.parent for p in folder.glob("*/coord.npy")), errors)
 
@@ -156,10 +158,11 @@ class S3DIS(FileSet):
     """
 
     name = "s3dis"
+    splits = ("train", "test")
     class_names = S3DIS_CLASSES
 
     def __init__(self, data: Path, split: str = "train", *, errors: str = "raise", test_area: int = 5) -> None:
-        require_split(split, ("train", "test"), "S3DIS")
+        require_split(split, self.splits, "S3DIS")
         if test_area not in range(1, 7):
             raise ConfigError(f"S3DIS has the areas 1 to 6, not {test_area!r}")
         require_folder(data, "Area_1 to Area_6, in them <room>/Annotations/*.txt")

@@ -78,10 +78,11 @@ class SemanticKITTI(FileSet):
     """
 
     name = "semantickitti"
+    splits = tuple(SEQUENCES)
     class_names = SEMANTICKITTI_CLASSES
 
     def __init__(self, data: Path, split: str = "train", *, errors: str = "raise") -> None:
-        require_split(split, SEQUENCES, "SemanticKITTI")
+        require_split(split, self.splits, "SemanticKITTI")
         root = data / "dataset" if (data / "dataset" / "sequences").is_dir() else data
         require_folder(root / "sequences", "<XX>/velodyne/*.bin and <XX>/labels/*.label")
         folders = [root / "sequences" / f"{number:02d}" for number in SEQUENCES[split]]
@@ -126,10 +127,11 @@ class KittiFrames:
     """
 
     name = "kitti"
+    splits = ("train", "test")
     class_names: tuple[str, ...] = ()
 
     def __init__(self, data: Path, split: str = "train", *, errors: str = "raise") -> None:
-        require_split(split, ("train", "test"), "KITTI")
+        require_split(split, self.splits, "KITTI")
         folder = {"train": "training", "test": "testing"}[split]
         self.path, self.split, self._errors = data, split, errors
         self._archive: Path | None = None
@@ -182,12 +184,13 @@ class AirborneTiles:
     """
 
     name = "als3"
+    splits = ("train", "test", "all")
     class_names = ALS_CLASSES
 
     def __init__(
         self, data: Path, split: str = "train", *, errors: str = "raise", tiles: tuple[str, ...] | None = None
     ) -> None:
-        require_split(split, ("train", "test", "all"), "the airborne tiles")
+        require_split(split, self.splits, "the airborne tiles")
         self.path, self.split = require_file(data, "an .npz with <tile>_xyz_m and <tile>_class"), split
         with data.open("rb") as file:
             archive, headers = read_members(file, str(data))
