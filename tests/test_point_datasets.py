@@ -202,6 +202,16 @@ def test_damaged_files(tmp_path, kind):
         open_dataset(root, "train")[0]
 
 
+@pytest.mark.parametrize(("kind", "module"), [("modelnet-arrays", "modelnet"), ("als", "outdoor")])
+def test_arrays_are_bounded_together(tmp_path, monkeypatch, kind, module):
+    path = SETS[kind](tmp_path)
+    with np.load(path) as arrays:
+        largest = max(array.nbytes for array in arrays.values())
+    monkeypatch.setattr(f"modalities.points.datasets.{module}._MAX_BYTES", largest)
+    with pytest.raises(DataError, match=f"at most {largest} are read of all arrays together"):
+        open_dataset(path, "train")
+
+
 def test_real_data_sets(shared: Path):
     data = open_dataset(shared / "data/als_semseg/als_semseg.npz", "train")
     test = open_dataset(shared / "data/als_semseg/als_semseg.npz", "test")

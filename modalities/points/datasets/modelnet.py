@@ -11,7 +11,7 @@ from modalities.points.datasets.base import FileSet, require_file, require_folde
 from modalities.points.points import Points
 from zoo.errors import ConfigError, DataError
 from zoo.files import files_sha256
-from zoo.npy import read_array, read_members
+from zoo.npy import read_arrays, read_members
 
 __all__ = ["ModelNetArrays", "ModelNetMeshes", "ModelNetSampled"]
 
@@ -117,13 +117,11 @@ class ModelNetArrays:
     def __init__(self, data: Path, split: str = "train", *, errors: str = "raise") -> None:
         require_split(split, self.splits, "ModelNet")
         self.path, self.split = require_file(data, "an .npz with train_xyz, train_label and class_names"), split
-        arrays = {}
+        wanted = (f"{split}_xyz", f"{split}_label", f"{split}_id", "class_names")
         with data.open("rb") as file:
             archive, headers = read_members(file, str(data))
-            for key in (f"{split}_xyz", f"{split}_label", f"{split}_id", "class_names"):
-                if key in headers:
-                    with archive.open(f"{key}.npy") as stream:
-                        arrays[key] = read_array(stream, str(data), key, max_bytes=_MAX_BYTES)
+            keys = [key for key in wanted if key in headers]
+            arrays = read_arrays(archive, headers, keys, str(data), max_bytes=_MAX_BYTES)
         xyz, labels, names = (arrays.get(key) for key in (f"{split}_xyz", f"{split}_label", "class_names"))
         if xyz is None or labels is None or names is None:
             raise DataError(
