@@ -11,14 +11,17 @@ import torch
 from point_training_sets import write_als, write_modelnet10
 from torch import nn
 
+from modalities.points.augment import random_rotations
 from modalities.points.data_config import PointDataConfig
 from modalities.points.datasets import IGNORED, open_dataset
 from modalities.points.datasets.indoor import ScanNet
 from modalities.points.datasets.outdoor import AirborneTiles
 from modalities.points.evaluate import evaluate_points, scale_votes, score_classes, score_points, turn_votes
+from modalities.points.points import Points
 from modalities.points.store import PointStore
 from zoo import registry
 from zoo.errors import ConfigError, DataError
+from zoo.training.seeds import derive_seed
 
 CPU = torch.device("cpu")
 
@@ -44,6 +47,18 @@ class Nearest(nn.Module):
         return torch.stack([-flat, flat], dim=1) * self.scale
 
 
+class Files:
+    """Clouds as a data set."""
+
+    name = "files"
+
+    def __init__(self, clouds: list[Points]) -> None:
+        self.clouds = clouds
+
+    def __getitem__(self, index: int) -> Points:
+        return self.clouds[index]
+
+
 def test_classifiers_are_scored_plain_voted_and_turned(tmp_path: Path) -> None:
     data = write_modelnet10(tmp_path / "data", test=40)
     model = Nearest("classification").train()
@@ -55,6 +70,35 @@ def test_classifiers_are_scored_plain_voted_and_turned(tmp_path: Path) -> None:
     assert limited["images"] == 3 and limited["dataset"] == "modelnet10"
     assert scale_votes().shape == (5, 3, 3) and scale_votes(mirror=True).shape == (10, 3, 3)
     torch.testing.assert_close(torch.linalg.det(scale_votes(mirror=True)).sign().sum(), torch.tensor(0.0))
+
+
+def test_turned_scores_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+    data = write_modelnet10(tmp_path / "data", test=40)
+    model = Nearest("classification")
+    found = [evaluate_points(model, data, batch_size=size)["results"][0]["top1_so3"] for size in (7, 40)]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("how", ["unit-box", "centre", "none"])
+def test_turned_clouds_are_what_is_made_of_turned_files(how: str) -> None:
+    rng = np.random.default_rng(0)
+    files = [
+        Points(rng.uniform(0, [4, 1, 1], (size, 3)) + 10 * size, {"normal": rng.normal(size=(size, 3))})
+        for size in (30, 50)
+    ]
+    config = PointDataConfig(normalise=how, feature_names=("xyz", "normal"))
+    store = PointStore(Files(files), range(2), config, CPU)
+    turned = store.turned(3)
+    turns = [random_rotations(1, torch.Generator().manual_seed(derive_seed("turned", 3, row)))[0] for row in (0, 1)]
+    rotated = [
+        Points(file.xyz @ turn.T, {"normal": file.fields["normal"] @ turn.T})
+        for file, turn in zip(files, (turn.double().numpy() for turn in turns), strict=True)
+    ]
+    expected = PointStore(Files(rotated), range(2), config, CPU)
+    torch.testing.assert_close(turned.xyz, expected.xyz, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(turned.fields["normal"], expected.fields["normal"], atol=1e-5, rtol=1e-5)
+    assert not torch.equal(turned.xyz, store.xyz) and not torch.allclose(turns[0], turns[1])
+    assert torch.equal(store.turned(3).xyz, turned.xyz) and not torch.equal(store.turned(4).xyz, turned.xyz)
 
 
 def test_segmenters_are_scored_on_every_point(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
-from modalities.points.augment import axis_rotations, random_rotations
+from modalities.points.augment import axis_rotations
 from modalities.points.datasets import open_dataset
 from modalities.points.metrics import ConfusionMatrix
 from modalities.points.store import PointStore
@@ -47,7 +47,6 @@ def score_classes(
     labels: np.ndarray,
     *,
     votes: Tensor | None = None,
-    turned: int | None = None,
     batch_size: int = 64,
     dtype: str = "float32",
     update: Update = no_update,
@@ -60,7 +59,6 @@ def score_classes(
         labels: int64 (clouds,), in the order of the model's classes.
         votes: (V, 3, 3) matrices: each cloud is also classified after every one of them, and the softmax probabilities
             are averaged. `None`: once, as it is.
-        turned: Seed: each cloud is first turned by a rotation drawn uniformly from SO(3).
         batch_size: Clouds at a time.
         dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
         update: Called with (clouds done, text).
@@ -75,12 +73,9 @@ def score_classes(
     with evaluating(model, dtype) as autocast:
         for start in range(0, len(store), batch_size):
             rows = range(start, min(start + batch_size, len(store)))
-            turns = torch.eye(3).expand(len(rows), 3, 3)
-            if turned is not None:
-                turns = random_rotations(len(rows), Generator().manual_seed(derive_seed("turned", turned, start)))
             total: Any = 0
             for matrix in matrices:
-                batch = store.whole(rows, matrix @ turns)
+                batch = store.whole(rows, matrix.expand(len(rows), 3, 3))
                 with autocast():
                     logits = model(batch)
                 total = total + logits.float().softmax(1)
@@ -271,7 +266,7 @@ class _Measure:
         self._next()
         voted = score_classes(self.model, self.store, labels, votes=scale_votes(mirror=True), **self.options)
         self._next()
-        turned = score_classes(self.model, self.store, labels, turned=0, **self.options)
+        turned = score_classes(self.model, self.store.turned(0), labels, **self.options)
         return {**plain, "top1_voted": voted["top1"], "top1_so3": turned["top1"], "images_per_s": speed}
 
     def segmenter(self) -> dict[str, float]:

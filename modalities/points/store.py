@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from modalities.points.augment import uniform
+from modalities.points.augment import random_rotations, uniform
 from modalities.points.batch import PointBatch
 from modalities.points.clouds import Clouds
 from modalities.points.data_config import PointDataConfig
@@ -19,6 +20,7 @@ from modalities.points.prepare import make_features, normalise
 from zoo.errors import DataError
 from zoo.progress import progress_bar
 from zoo.training.holdout import fits_on
+from zoo.training.seeds import derive_seed
 
 __all__ = ["PointStore"]
 
@@ -93,6 +95,31 @@ class PointStore:
     def home(self) -> torch.device:
         """Where the data lie."""
         return self.xyz.device
+
+    def turned(self, seed: int) -> PointStore:
+        """The clouds, each turned by a rotation of its own drawn uniformly from SO(3).
+
+        They are normalised again, as turned files would be. Which rotation a cloud gets follows from the seed and its
+        number alone.
+
+        Args:
+            seed: Of the rotations.
+        """
+        other, normals = copy.copy(self), self.fields.get("normal")
+        xyz, turned_normals = [], []
+        for row in range(len(self)):
+            place = slice(*self.offsets[row : row + 2].tolist())
+            generator = Generator().manual_seed(derive_seed("turned", seed, row))
+            rotation = random_rotations(1, generator)[0].double().numpy()
+            points = self.xyz[place].cpu().double().numpy() @ rotation.T
+            xyz.append(normalise(points, self.config.normalise)[0].astype(np.float32))
+            if normals is not None:
+                turned_normals.append((normals[place].cpu().double().numpy() @ rotation.T).astype(np.float32))
+        other.xyz = torch.from_numpy(np.concatenate(xyz)).to(self.home)
+        if normals is not None:
+            turned = torch.from_numpy(np.concatenate(turned_normals)).to(self.home)
+            other.fields = {**self.fields, "normal": turned}
+        return other
 
     def sample(self, rows: Sequence[int], points: int, generator: Generator) -> Clouds:
         """Random points of each cloud: all of them, in their order, where a cloud has just as many.
