@@ -88,6 +88,8 @@ def test_crops_and_parts_agree_with_the_whole(monkeypatch):
     assert max(batch.lengths.max() for batch in model.seen) == 100
     # Heights count from the lowest point of a crop, which most crops have at 0.5: only the arithmetic is looked at.
     assert len(cropped) == 600 and cropped.scores.min() > 0
+    asked = zoo.predictor(model := ByHeight(), size=100)(steps(600))
+    assert max(batch.lengths.max() for batch in model.seen) == 100 and np.array_equal(asked.scores, cropped.scores)
     monkeypatch.setattr("modalities.points.predict.LARGEST_PART", 150)
     parted = zoo.predictor(model := ByHeight())(steps(600))
     assert [int(batch.lengths[0]) for batch in model.seen] == [150] * 4

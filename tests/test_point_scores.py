@@ -115,6 +115,24 @@ def test_segmenters_are_scored_on_every_point(tmp_path: Path) -> None:
     assert cropped["miou"] > 60 and cropped.keys() == whole.keys()
 
 
+def test_segmenters_are_scored_whole_or_in_crops_of_the_size_asked_for(tmp_path: Path) -> None:
+    path = write_als(tmp_path / "data", 900)
+    model = Nearest("segmentation", normalise="centre", feature_names=["height"])
+    (whole,) = evaluate_points(model, path)["results"]
+    lengths = [len(open_dataset(path, "test")[row]) for row in range(2)]
+    assert model.seen[:2] == lengths and whole["size"] == round(np.mean(lengths)) and "condition" not in whole
+    model.seen.clear()
+    few, many = evaluate_points(model, path, sizes=[100, 5000], batch_size=1)["results"]
+    assert set(model.seen[: len(model.seen) // 2]) == {100} and (few["size"], many["size"]) == (100, 5000)
+    assert few["condition"] == many["condition"] == "overlapping crops"
+    same = {"miou", "miou_voted", "accuracy", "macc"}
+    assert {key: many[key] for key in same} == pytest.approx({key: whole[key] for key in same})
+    assert few["miou"] > 60
+    for sizes in ([], [0], [(3, 4)], [True]):
+        with pytest.raises(ConfigError, match="numbers of points that are seen at once"):
+            evaluate_points(model, path, sizes=sizes)
+
+
 def test_points_are_scored_by_the_names_of_their_classes(tmp_path: Path) -> None:
     path = write_als(tmp_path / "data", 900)
     model = Nearest("segmentation", normalise="centre", feature_names=["height"])

@@ -208,7 +208,9 @@ def evaluate_points(
         data: Folder or file of the data set.
         split: `"train"`, `"val"` (or `"validation"`) or `"test"`.
         dataset: Name of the data set, or `"auto"`.
-        sizes: `None`: clouds have the points that they have.
+        sizes: Of a segmenter, how many points it sees at once, one result for each: larger clouds are covered with
+            overlapping crops of so many, as in training. `None`: as `score_points` has it, which is whole clouds where
+            the model states no number. Classifiers see whole clouds: leave it out.
         name: Of the model, for the report; `None` = from its configuration.
         batch_size: Clouds or crops at a time; `None` = 64 clouds or 8 crops.
         limit: Only the first clouds; `None` = all.
@@ -221,29 +223,50 @@ def evaluate_points(
 
     Returns:
         `{"name", "task", "dataset", "split", "images", "data_sha256", "command", "device", "dtype", "results"}`: the
-        number of clouds is `images`, and the one result has `size` (points of a cloud, the mean), `images_per_s`, and
-        of a classifier `top1` and `macc` (overall and mean class accuracy) with `top1_voted` and `top1_so3` (turned by
-        random rotations), of a segmenter `miou`, `macc`, `accuracy`, `iou/CLASS`, and `miou_voted`; all in percent.
+        number of clouds is `images`, and each result has `size` (points of a cloud, the mean; with `sizes` those of the
+        crops, and the `condition` `"overlapping crops"`), `images_per_s`, and of a classifier `top1` and `macc`
+        (overall and mean class accuracy) with `top1_voted` and `top1_so3` (turned by random rotations), of a segmenter
+        `miou`, `macc`, `accuracy`, `iou/CLASS`, and `miou_voted`; all in percent.
 
     Raises:
         ConfigError: If a setting is not known or not one for clouds.
         DataError: If the data cannot be used or have other classes than the model.
     """
-    if sizes is not None or extend is not None or factor is not None or skip_bad:
-        raise ConfigError("point models are scored on whole clouds: leave out sizes, extend, factor and skip_bad")
+    if extend is not None or factor is not None or skip_bad:
+        raise ConfigError("point models are scored on clouds as they are: leave out extend, factor and skip_bad")
+    segments = model.config["task"] == "segmentation"  # type: ignore[index]
+    crops = _crops(sizes, segments)
     config: Any = model.data_config
     opened: Any = open_dataset(data, {"validation": "val"}.get(split, split), dataset, draw=config.num_points)
     chosen = np.arange(min(limit or len(opened), len(opened)))
-    segments = model.config["task"] == "segmentation"  # type: ignore[index]
     classes = match_classes(len(opened.class_names), opened.class_names, model)
     device = next(model.parameters()).device
     store = PointStore(opened, chosen, config, device, classes=classes if segments else None, quiet=quiet)
-    with progress_bar("evaluating", 2 * len(chosen) if segments else 3 * len(chosen), quiet) as update:
+    with progress_bar("evaluating", (2 * len(crops) if segments else 3) * len(chosen), quiet) as update:
         measure = _Measure(model, store, batch_size or (8 if segments else 64), dtype, update)
-        scores = measure.segmenter() if segments else measure.classifier(classes[np.asarray(opened.labels)[chosen]])
-    results = [{"size": round(float(store.lengths.mean())), **scores}]
+        if segments:
+            results = [{**_where(store, points), **measure.segmenter(points)} for points in crops]
+        else:
+            results = [{**_where(store), **measure.classifier(classes[np.asarray(opened.labels)[chosen]])}]
     facts = data_facts(opened, split, len(chosen))
     return report(model, results, **facts, name=name, command=command, dtype=dtype)
+
+
+def _crops(sizes: Sequence[int | tuple[int, int]] | None, segments: bool) -> list[int | None]:
+    """How many points are seen at once, `None` for what is usual."""
+    if sizes is None:
+        return [None]
+    if not segments:
+        raise ConfigError("classifiers of clouds are scored on whole clouds: leave out sizes")
+    if not sizes or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
+        raise ConfigError(f"sizes are numbers of points that are seen at once, 1 or more, not {sizes!r:.60}")
+    return list(sizes)  # type: ignore[arg-type]
+
+
+def _where(store: PointStore, points: int | None = None) -> dict[str, Any]:
+    if points is None:
+        return {"size": round(float(store.lengths.mean()))}
+    return {"size": points, "condition": "overlapping crops"}
 
 
 class _Measure:
@@ -269,10 +292,11 @@ class _Measure:
         turned = score_classes(self.model, self.store.turned(0), labels, **self.options)
         return {**plain, "top1_voted": voted["top1"], "top1_so3": turned["top1"], "images_per_s": speed}
 
-    def segmenter(self) -> dict[str, float]:
+    def segmenter(self, points: int | None) -> dict[str, float]:
         began = time.perf_counter()
-        plain = score_points(self.model, self.store, **self.options)
+        plain = score_points(self.model, self.store, points=points, **self.options)
         speed = len(self.store) / (time.perf_counter() - began)
         self._next()
-        voted = score_points(self.model, self.store, votes=turn_votes(), **self.options)
+        voted = score_points(self.model, self.store, points=points, votes=turn_votes(), **self.options)
+        self._next()
         return {**plain, "miou_voted": voted["miou"], "images_per_s": speed}
