@@ -15,7 +15,7 @@ __all__ = ["SMALL", "batch", "cloud", "point_vit"]
 
 SMALL: dict[str, Any] = {"dim": 32, "depth": 2, "num_heads": 2, "head_dim": 16, "mlp_dim": 64, "groups": 12}
 SMALL |= {"patch_size": 8, "encoding_options": {}}
-DATA = {"normalise": "unit-box", "feature_names": ["xyz"], "num_points": None, "class_names": ["a", "b", "c"]}
+DATA = {"normalise": "unit-box", "feature_names": ["xyz"], "num_points": None}
 
 
 def cloud(points: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:

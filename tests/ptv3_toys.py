@@ -46,7 +46,7 @@ def tiny_config(task: str = "classification", **model: Any) -> dict[str, Any]:
     if model.get("encoding", "pape") == "pape":
         model.setdefault("encoding_options", {"parabolas": 4})
     config["model"] |= TINY | decoder | {"in_chans": CHANNELS, "num_classes": 5} | model
-    config["data"] |= {"grid_size": 0.5, "feature_names": ["xyz"], "class_names": None, "num_points": None}
+    config["data"] |= {"grid_size": 0.5, "feature_names": ["xyz"], "num_points": None}
     return config | {"labels": None, "name": "tiny"}
 
 

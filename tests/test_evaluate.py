@@ -10,7 +10,8 @@ from training_toys import TINY, toy_picture, write_parquet, write_toys
 import zoo
 from modalities.image.transforms import preprocess
 from zoo.errors import ConfigError, DataError
-from zoo.evaluate import align_labels, evaluate, evaluate_data
+from zoo.evaluate import evaluate, evaluate_data, evaluating
+from zoo.matching import align_labels
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +108,13 @@ def test_labels_are_matched_by_name(model: torch.nn.Module) -> None:
     assert [names[i] for i in align_labels(labels, 10, shuffled, model)] == shuffled
     assert (align_labels(labels, 10, [f"n{i}" for i in range(10)], model) == labels).all()
     assert (align_labels(labels, 10, None, model) == labels).all()
+    assert align_labels(np.array([1, 0]), 2, [names[7], names[3]], model).tolist() == [3, 7]
     with pytest.raises(DataError, match="the data have 2 classes, the model has 10"):
         align_labels(np.array([0, 1]), 2, None, model)
+    with pytest.raises(DataError, match="the data have 2 classes, the model has 10, and by their names it is not"):
+        align_labels(np.array([0, 1]), 2, [names[7], "other"], model)
+    with pytest.raises(DataError, match=rf"class 1 is '{names[0]}' of the data and '{names[1]}' of the model"):
+        align_labels(labels, 10, ["other", names[0], *names[2:]], model)  # In order it would count as another class.
 
 
 def test_evaluate_data_reports(tmp_path: Path, model: torch.nn.Module) -> None:
@@ -121,3 +127,20 @@ def test_evaluate_data_reports(tmp_path: Path, model: torch.nn.Module) -> None:
     assert [set(row) for row in report["results"]] == [{"size", "top1", "top5", "images_per_s"}] * 2
     assert report["command"] == "zoo eval m" and report["device"] == "cpu" and len(report["data_sha256"]) == 64
     assert evaluate_data(model, tmp_path / "ten")["results"][0]["size"] == 16
+
+
+def test_the_mode_comes_back_and_only_the_model_runs_in_autocast(model: torch.nn.Module) -> None:
+    model.train()
+    inputs = torch.ones(2, 2)
+    with pytest.raises(RuntimeError, match="midway"), evaluating(model, "bfloat16") as autocast:
+        assert not model.training and (inputs @ inputs).dtype == torch.float32
+        for _ in range(2):
+            with autocast():
+                assert (inputs @ inputs).dtype == torch.bfloat16
+        raise RuntimeError("midway")
+    assert model.training
+    with evaluating(model.eval()) as autocast, autocast():
+        assert (inputs @ inputs).dtype == torch.float32
+    assert not model.training
+    with pytest.raises(ConfigError, match=r"dtype must be one of float32, bfloat16, float16, got \['int8'\]"):
+        evaluating(model, ["int8"]).__enter__()  # type: ignore[arg-type]

@@ -39,6 +39,16 @@ def test_every_layout_is_known_and_read(tmp_path, kind):
     assert set(SETS) == set(DATASETS)
 
 
+@pytest.mark.parametrize("kind", list(SETS))
+def test_every_split_is_stated(tmp_path, kind):
+    path = SETS[kind](tmp_path)
+    splits = DATASETS[kind].splits
+    assert open_dataset(path, "train", kind).splits == splits and "test" in splits
+    for split in {"train", "val", "test", "all"} - set(splits):
+        with pytest.raises(ConfigError, match=f"has the splits {', '.join(splits)}, not '{split}'"):
+            open_dataset(path, split, kind)
+
+
 def test_hash_follows_the_content(tmp_path):
     first = point_sets.modelnet(tmp_path / "a")
     copy = Path(shutil.copytree(first, tmp_path / "b"))
@@ -190,6 +200,16 @@ def test_damaged_files(tmp_path, kind):
     victim.write_bytes(data[: len(data) // 2 + 1])
     with pytest.raises(DataError, match=victim.name.replace(".", r"\.")):
         open_dataset(root, "train")[0]
+
+
+@pytest.mark.parametrize(("kind", "module"), [("modelnet-arrays", "modelnet"), ("als", "outdoor")])
+def test_arrays_are_bounded_together(tmp_path, monkeypatch, kind, module):
+    path = SETS[kind](tmp_path)
+    with np.load(path) as arrays:
+        largest = max(array.nbytes for array in arrays.values())
+    monkeypatch.setattr(f"modalities.points.datasets.{module}._MAX_BYTES", largest)
+    with pytest.raises(DataError, match=f"at most {largest} are read of all arrays together"):
+        open_dataset(path, "train")
 
 
 def test_real_data_sets(shared: Path):

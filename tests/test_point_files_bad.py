@@ -181,6 +181,19 @@ def test_a_decompression_bomb_is_refused():
         zoo.read(Source(buffer.getvalue(), "a.npz"), kind="points")
 
 
+def test_many_arrays_of_an_archive_are_bounded_together():
+    import io
+    import zipfile
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xyz.npy", _header_of((4, 3)) + bytes(96))
+        for number in range(20):  # Each within what a point may have, together three times as much.
+            archive.writestr(f"field_{number}.npy", _header_of((4, 160), "|u1") + bytes(640))
+    with pytest.raises(DataError, match=r"at most 4096 are read of all arrays together, and the 21 .* are 12896"):
+        zoo.read(Source(buffer.getvalue(), "a.npz"), kind="points")
+
+
 def test_hostile_las_headers():
     pytest.importorskip("laspy")
     whole = bytearray(point_files.las(DATA))

@@ -34,9 +34,7 @@ class ByHeight(nn.Module):
     def __init__(self, task: str = "segmentation", **data: Any) -> None:
         super().__init__()
         self.config = {"modality": "points", "task": task, "name": "by-height", "labels": list(NAMES)}
-        self.data_config = PointDataConfig(
-            **{"normalise": "centre", "feature_names": ("height",), "class_names": NAMES, **data}
-        )
+        self.data_config = PointDataConfig(**{"normalise": "centre", "feature_names": ("height",), **data})
         self.num_classes = 3
         self.one = nn.Parameter(torch.ones(1))
         self.seen: list[PointBatch] = []
@@ -90,6 +88,8 @@ def test_crops_and_parts_agree_with_the_whole(monkeypatch):
     assert max(batch.lengths.max() for batch in model.seen) == 100
     # Heights count from the lowest point of a crop, which most crops have at 0.5: only the arithmetic is looked at.
     assert len(cropped) == 600 and cropped.scores.min() > 0
+    asked = zoo.predictor(model := ByHeight(), size=100)(steps(600))
+    assert max(batch.lengths.max() for batch in model.seen) == 100 and np.array_equal(asked.scores, cropped.scores)
     monkeypatch.setattr("modalities.points.predict.LARGEST_PART", 150)
     parted = zoo.predictor(model := ByHeight())(steps(600))
     assert [int(batch.lengths[0]) for batch in model.seen] == [150] * 4

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import point_sets
 import pytest
 import torch
-from torch import nn
+from point_training_sets import write_als, write_modelnet10, write_modelnet40, write_scannet
 
 import zoo
 from modalities.points.data_config import PointDataConfig
 from modalities.points.datasets import open_dataset
-from modalities.points.evaluate import evaluate_points, scale_votes, score_classes, score_points, turn_votes
+from modalities.points.evaluate import evaluate_points
 from modalities.points.options import ClassificationOptions, SegmentationOptions
 from modalities.points.store import PointStore
 from tests.training_toys import stop_after
@@ -29,70 +31,6 @@ VIT = {"dim": 32, "depth": 1, "num_heads": 1, "head_dim": 32, "mlp_dim": 64, "gr
 PTV3 = {"channels": [16, 32], "depths": [1, 1], "stem_kernel": 3, "patch_size": 64}
 SEGMENTER = {**PTV3, "decoder_channels": [16], "decoder_depths": [1]}
 QUICK = {"device": "cpu", "compile": False, "precision": "float32", "epochs": 1, "log_every": 1, "warmup": 0.0}
-
-
-def write_modelnet10(folder: Path, train: int = 12, test: int = 8, points: int = 48) -> Path:
-    """Flat and tall clouds in the layout of the 16-bit arrays."""
-    rng, arrays = np.random.default_rng(0), {"class_names": np.array([b"desk", b"tower"])}
-    for side, count in (("train", train), ("test", test)):
-        labels = np.arange(count) % 2
-        xyz = rng.uniform(-1, 1, (count, points, 3))
-        xyz[labels == 0, :, 2] *= 0.1
-        xyz[labels == 1, :, :2] *= 0.2
-        arrays |= {f"{side}_xyz": (xyz * 32767).astype(np.int16), f"{side}_label": labels.astype(np.uint8)}
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "modelnet10.npz", **arrays)
-    return folder / "modelnet10.npz"
-
-
-def write_als(folder: Path, points: int = 240) -> Path:
-    """Two tiles with ground, a roof and trees, in the layout of the airborne arrays."""
-    rng, arrays = np.random.default_rng(1), {}
-    for tile in ("one", "two"):
-        codes = rng.choice([1, 2, 5, 6], points)
-        xyz = rng.uniform(0, 1, (points, 3)) * [40, 20, 0.2]
-        xyz[:, 2] += np.select([codes == 6, codes == 5], [6, rng.uniform(1, 5, points)], 0.0)
-        arrays |= {
-            f"{tile}_xyz_m": xyz.astype(np.float32),
-            f"{tile}_origin": np.array([5e5, 4e6, 0]),
-            f"{tile}_unit_to_m": np.array(1.0),
-            f"{tile}_class": codes.astype(np.uint8),
-            f"{tile}_intensity": rng.integers(0, 2000, points).astype(np.uint16),
-            f"{tile}_return": np.ones((points, 2), np.uint8),
-        }
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "als.npz", **arrays)
-    return folder / "als.npz"
-
-
-def write_modelnet40(folder: Path) -> Path:
-    """Clouds with normals as text, with the official lists."""
-    rng, names = np.random.default_rng(2), ["desk", "night_stand"]
-    lists: dict[str, list[str]] = {"train": [], "test": []}
-    for name in names:
-        (folder / name).mkdir(parents=True)
-        for number in range(1, 7):
-            rows = np.concatenate([rng.uniform(-1, 1, (30 + number, 3)), np.eye(3)[rng.integers(0, 3, 30 + number)]], 1)
-            np.savetxt(folder / name / f"{name}_{number:04}.txt", rows, delimiter=",", fmt="%.5f")
-            lists["train" if number < 5 else "test"].append(f"{name}_{number:04}")
-    (folder / "modelnet40_shape_names.txt").write_text("\n".join(names))
-    for split, shapes in lists.items():
-        (folder / f"modelnet40_{split}.txt").write_text("\n".join(shapes))
-    return folder
-
-
-def write_scannet(folder: Path) -> Path:
-    """Scenes as Pointcept prepares them."""
-    rng = np.random.default_rng(3)
-    for split, count in (("train", 4), ("val", 2)):
-        for scene in range(count):
-            place, points = folder / split / f"scene{scene:04}_00", 150 + 40 * scene
-            place.mkdir(parents=True)
-            np.save(place / "coord.npy", rng.uniform(0, 1.5, (points, 3)).astype(np.float32))
-            np.save(place / "color.npy", rng.integers(0, 256, (points, 3)).astype(np.uint8))
-            np.save(place / "normal.npy", np.eye(3, dtype=np.float32)[rng.integers(0, 3, points)])
-            np.save(place / "segment20.npy", rng.integers(-1, 20, points))
-    return folder
 
 
 WRITERS = {"modelnet10": write_modelnet10, "modelnet10-vit": write_modelnet10, "als3": write_als}
@@ -191,6 +129,21 @@ def test_batches_depend_on_seed_epoch_and_index_alone(tmp_path: Path, name: str)
     assert not same(late[0], late[1]) and not same(late[0], task(name, data, seed=1).batch(3, 1))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["modelnet40", "als3"])
+def test_batches_do_not_depend_on_where_the_clouds_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    made, found = task(name, WRITERS[name](tmp_path / "data")), []
+    for fits in (True, False):
+        monkeypatch.setattr("modalities.points.store.fits_on", lambda device, size, fits=fits: fits)
+        made.start(zoo.load(made.recipe.model, pretrained=False), torch.device("cuda"), 0, 1)
+        assert made.store.xyz.is_cuda == fits
+        found.append(made.batch(1, 0))
+    assert found[0][0].xyz.is_cuda and same(*found)
+
+
 def test_crops_are_of_all_classes_alike_and_around_one_point(tmp_path: Path) -> None:
     made = task("als3", write_als(tmp_path / "data", 2000), crops=400, batch_size=200, rotate=0.0, tilt=0.0, drop=0.0)
     counted = np.zeros(3)
@@ -219,6 +172,26 @@ def test_small_clouds_fill_a_crop_again(tmp_path: Path) -> None:
     assert inputs.offsets.tolist() == [0, 500, 1000]
 
 
+def test_a_point_vit_can_be_trained_on_other_numbers_of_points_than_its_preset_states(tmp_path: Path) -> None:
+    data = write_modelnet10(tmp_path / "data", points=1100)
+    made = recipe("modelnet10-vit", data, tmp_path / "run", num_points=1090)
+    result = train(made)
+    assert result.loss is not None and result.loss < 100
+    assert zoo.load(f"local-dir:{tmp_path / 'run'}").data_config.num_points == 1090
+
+
+@pytest.mark.parametrize("stated", [{"num_points": 40}, {"num_points": None, "input_size": 30}])
+def test_so_many_points_are_drawn_of_meshes_as_the_model_takes(tmp_path: Path, stated: dict[str, Any]) -> None:
+    root = point_sets.modelnet(tmp_path)
+    changes = {"model_options": VIT | {k: v for k, v in stated.items() if k == "input_size"}}
+    made = task("modelnet10-vit", root, **changes, num_points=stated["num_points"], batch_size=2)
+    expected = stated["num_points"] or stated["input_size"]
+    assert made.store.lengths.tolist() == [expected] * 4 and made.config.num_points == made.points == expected
+    model = zoo.load("pape-point-vit-n-modelnet10", pretrained=False, num_classes=2, input_size=20, **VIT)
+    (row,) = evaluate_points(model, root)["results"]
+    assert row["size"] == 20
+
+
 def test_samples_of_larger_clouds_are_drawn_without_repetition(tmp_path: Path) -> None:
     data = open_dataset(write_modelnet40(tmp_path / "data"), "train")
     config = PointDataConfig(feature_names=("xyz", "normal"))
@@ -236,69 +209,20 @@ def test_samples_of_larger_clouds_are_drawn_without_repetition(tmp_path: Path) -
     assert len(more.unique(dim=0)) == store.lengths[0]
 
 
-class Nearest(nn.Module):
-    """Classifies by the height of a cloud: what a perfect model of the toy set would do."""
-
-    def __init__(self, task: str, **data: Any) -> None:
-        super().__init__()
-        self.data_config = PointDataConfig(**data)
-        self.config = {"task": task, "name": "toy", "labels": None}
-        self.scale = nn.Parameter(torch.ones(()))
-        self.num_classes = 2 if task == "classification" else 3
-        self.seen: list[int] = []
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        self.seen.append(len(batch.xyz))
-        if self.config["task"] == "segmentation":
-            height = batch.features[:, 0] * 10
-            return 5 * torch.stack([-((height - at) ** 2) for at in (0.1, 3.0, 6.1)], dim=1) * self.scale
-        clouds = [batch.cloud(i).xyz for i in range(len(batch))]
-        flat = torch.stack([xyz[:, 2].std() - xyz[:, 0].std() for xyz in clouds])
-        return torch.stack([-flat, flat], dim=1) * self.scale
+def test_a_validation_split_that_is_not_there_is_told_from_one_that_there_never_is(tmp_path: Path) -> None:
+    data = write_scannet(tmp_path / "data")
+    made = task("scannet", data)
+    assert len(made.rows) == 4 and len(made.dev_rows) == 2 and made.dev_data.split == "val"
+    shutil.rmtree(data / "val")
+    with pytest.raises(DataError, match=r"validation split.*data/val; expected a folder.*set dev_fraction"):
+        task("scannet", data)
+    made = task("scannet", data, dev_fraction=0.25)
+    assert len(made.rows) == 3 and len(made.dev_rows) == 1 and made.dev_data is made.data
+    assert not len(task("als3", write_als(tmp_path / "als")).dev_rows)  # Has none.
 
 
-def test_classifiers_are_scored_plain_voted_and_turned(tmp_path: Path) -> None:
-    data = write_modelnet10(tmp_path / "data", test=40)
-    model = Nearest("classification").train()
-    (row,) = evaluate_points(model, data, batch_size=16)["results"]
-    assert row["top1"] == row["macc"] == row["top1_voted"] == 100 and row["size"] == 48
-    assert 20 < row["top1_so3"] < 90  # Turned clouds stand and lie in any way.
-    assert model.training
-    limited = evaluate_points(model, data, limit=3)
-    assert limited["images"] == 3 and limited["dataset"] == "modelnet10"
-    assert scale_votes().shape == (5, 3, 3) and scale_votes(mirror=True).shape == (10, 3, 3)
-    torch.testing.assert_close(torch.linalg.det(scale_votes(mirror=True)).sign().sum(), torch.tensor(0.0))
-
-
-def test_segmenters_are_scored_on_every_point(tmp_path: Path) -> None:
-    data = open_dataset(write_als(tmp_path / "data", 900), "test")
-    config = {"normalise": "centre", "feature_names": ["height"]}
-    model = Nearest("segmentation", **config)
-    store = PointStore(data, range(len(data)), model.data_config, CPU, pointwise=True)
-    whole = score_points(model, store)
-    assert model.seen == store.lengths.tolist()
-    assert whole["iou/0"] == whole["iou/2"] == 100 or whole["miou"] > 80
-    model.seen.clear()
-    cropped = score_points(model, store, points=100, batch_size=3, votes=turn_votes())
-    assert sum(model.seen) / 8 >= store.lengths.sum() and max(model.seen) == 300
-    assert cropped["miou"] > 60 and cropped.keys() == whole.keys()
-
-
-def test_what_cannot_be_scored_or_trained_says_why(tmp_path: Path) -> None:
+def test_what_cannot_be_trained_says_why(tmp_path: Path) -> None:
     data = write_modelnet10(tmp_path / "data")
-    model = Nearest("classification")
-    with pytest.raises(ConfigError, match="leave out sizes"):
-        evaluate_points(model, data, sizes=[3])
-    with pytest.raises(ConfigError, match="dtype"):
-        evaluate_points(model, data, dtype="int8")
-    model.num_classes = 3
-    with pytest.raises(DataError, match="2 classes, the model has 3"):
-        evaluate_points(model, data)
-    store = PointStore(open_dataset(data, "test"), range(2), model.data_config, CPU)
-    with pytest.raises(DataError, match="labels for a model"):
-        score_classes(model, store, np.array([0, 7]))
-    with pytest.raises(DataError, match="no clouds with labels"):
-        score_points(model, store)
     with pytest.raises(ConfigError, match="no training data"):
         train(load_recipe("modelnet10", {"output": str(tmp_path / "run")}))
     with pytest.raises(ConfigError, match="points classification"):

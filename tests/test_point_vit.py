@@ -145,9 +145,20 @@ def test_order_of_points_does_not_matter() -> None:
 
 def test_in_training_longer_clouds_than_stated_are_loud() -> None:
     model = point_vit(num_points=30, sampling="random").train()
+    assert model(batch(cloud(30), cloud(4))).isfinite().all()
+    with pytest.raises(DataError, match=r"up to 30 points .* input_size="):
+        model(batch(cloud(30), cloud(31), cloud(4)))
+    assert model.eval()(batch(cloud(31))).isfinite().all()
+
+
+def test_where_lengths_are_on_a_device_longer_clouds_are_loud(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()
+    model = point_vit(num_points=30, depth=1)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # Nothing is read back then either.
     logits = model(batch(cloud(30), cloud(31), cloud(4)))
     assert logits.isnan().all(1).tolist() == [False, True, False]
-    assert model.eval()(batch(cloud(31))).isfinite().all()
+    with pytest.raises(DataError, match="up to 30 points"):  # So many points that one cloud must be longer.
+        model(batch(cloud(31), cloud(31)))
 
 
 def test_random_groups_are_for_training_alone() -> None:

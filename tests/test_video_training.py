@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 pytest.importorskip("av")
 
 from training_toys import TINY, stop_after, write_toys
-from video_sets import write_ucf101
+from video_sets import write_kinetics, write_ucf101
 
 import zoo
 from modalities.video.batches import ClipBatches
@@ -71,6 +72,31 @@ def test_the_ucf101_recipe_trains_and_validates_on_the_first_groups(ucf101: Path
     assert row["condition"] == "fold 2" and row["top5"] == 100.0 and row["size"] == [32, 32]
 
 
+def test_kinetics_is_validated_on_its_validation_split(ucf101: Path, tmp_path: Path) -> None:
+    root = write_kinetics(tmp_path / "kinetics")
+    clip = sorted(ucf101.rglob("*.avi"))[0].read_bytes()
+    for file in root.rglob("*.mp4"):
+        file.write_bytes(clip)
+    recipe = ucf101_recipe(root, tmp_path / "run", batch_size=2, dataset="kinetics")
+    with pytest.warns(UserWarning, match="1 of 3 videos"):
+        task = VideoClassification(recipe)
+    assert (len(task.rows), len(task.dev_rows), task.dev.split) == (2, 1, "val") and task.facts["dev_videos"] == 1
+    model = zoo.load(recipe.model, pretrained=False, num_classes=2, **recipe.model_options)
+    task.start(model, CPU, 0, 1)
+    with torch.no_grad():
+        model.head.bias.copy_(torch.tensor([-99.0, 99.0]))
+    assert task.evaluate(model, "float32") == {"dev_top1": 100.0, "dev_top5": 100.0}  # It has the second class.
+    with pytest.warns(UserWarning, match="1 of 3 videos"):
+        held = VideoClassification(ucf101_recipe(root, tmp_path / "run", batch_size=1, dev_count=1, dataset="auto"))
+    assert (len(held.rows), len(held.dev_rows), held.dev.split) == (1, 1, "train")
+    shutil.rmtree(root / "val")
+    with pytest.warns(UserWarning, match="1 of 3"), pytest.raises(DataError, match=r"validation split.*set dev_count"):
+        VideoClassification(recipe)
+    (root / "val.csv").unlink()
+    with pytest.warns(UserWarning, match="1 of 3"):
+        assert not len(VideoClassification(recipe).dev_rows)
+
+
 def test_batches_of_videos_follow_from_seed_and_index(ucf101: Path, tmp_path: Path) -> None:
     recipe = ucf101_recipe(ucf101, tmp_path)
     made = []
@@ -126,7 +152,7 @@ def test_a_part_of_the_classes_is_told_by_name(ucf101: Path) -> None:
     model = zoo.load(MOTION, pretrained=False, num_classes=3, **TINY, input_size=32)
     with torch.no_grad():
         model.head.bias.copy_(torch.tensor([0.0, 9.0, 0.0]))
-    with pytest.raises(DataError, match="2 of the model's 3 classes, and by their names it is not clear which"):
+    with pytest.raises(DataError, match="2 classes, the model has 3, and by their names it is not clear which"):
         accuracy(model, data, workers=2)
     names = list(data.class_names)
     for labels in ([names[1], names[0], "other"], ["other", names[1], names[0]]):

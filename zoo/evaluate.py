@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,13 +18,56 @@ from zoo import registry
 from zoo.encodings.extendable import extended
 from zoo.encodings.extension import DynamicNTK, Extension, parse_extension
 from zoo.errors import ConfigError, DataError
+from zoo.matching import align_labels
 from zoo.progress import progress_bar
 
-__all__ = ["EvalResult", "align_labels", "evaluate", "evaluate_data", "extension_at", "report"]
+__all__ = [
+    "Autocast",
+    "EvalResult",
+    "data_facts",
+    "evaluate",
+    "evaluate_data",
+    "evaluating",
+    "extension_at",
+    "report",
+]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Pixels of one batch by default: 512 pictures of 112 px; larger pictures get smaller batches.
 _BATCH_PIXELS = {"cuda": 512 * 112**2, "cpu": 32 * 112**2}
+
+Autocast = Callable[[], AbstractContextManager[Any]]
+"""Makes the context in which a model runs."""
+
+
+@contextmanager
+def evaluating(model: nn.Module, dtype: str = "float32") -> Iterator[Autocast]:
+    """Puts a model in eval mode, and back into the mode it was in.
+
+    Example:
+        with evaluating(model, "bfloat16") as autocast:
+            inputs = prepare(pictures)  # In full precision.
+            with autocast():
+                outputs = model(inputs)
+
+    Args:
+        model: On the device to use.
+        dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
+
+    Yields:
+        What makes the context for the model alone.
+
+    Raises:
+        ConfigError: For an unknown dtype.
+    """
+    if str(dtype) not in DTYPES:
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r:.60}")
+    device, was_training = next(model.parameters()).device, model.training
+    model.eval()
+    try:
+        yield functools.partial(torch.autocast, device.type, DTYPES[dtype], enabled=dtype != "float32")
+    finally:
+        model.train(was_training)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,31 +103,6 @@ class EvalResult:
         if self.extend is not None and self.factor is not None:
             values |= {"extend": self.extend, "factor": list(self.factor)}
         return values
-
-
-def align_labels(labels: np.ndarray, num_classes: int, names: Sequence[str] | None, model: nn.Module) -> np.ndarray:
-    """Labels in the order of the model's classes.
-
-    Args:
-        labels: int64 (N,), in the order of the data's classes.
-        num_classes: Number of classes of the data.
-        names: Their names, if known.
-        model: With `num_classes` and `config["labels"]`.
-
-    Returns:
-        int64 (N,). Classes are matched by name when both sides name the same ones, else they are taken in order.
-
-    Raises:
-        DataError: If the numbers of classes differ.
-    """
-    expected = int(model.num_classes)  # type: ignore[arg-type]
-    if num_classes != expected:
-        raise DataError(f"the data have {num_classes} classes, the model has {expected}")
-    config: Any = getattr(model, "config", None) or {}
-    known = config.get("labels")
-    if names and known and set(names) == set(known) and len(set(names)) == expected:
-        return np.array([known.index(name) for name in names], dtype=np.int64)[labels]
-    return labels
 
 
 def extension_at(model: nn.Module, size: int | tuple[int, int], method: str, factor: float | None = None) -> Extension:
@@ -160,8 +180,6 @@ def evaluate(
             a model that is no classifier.
         DataError: If there are no pictures, or labels do not fit.
     """
-    if str(dtype) not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     task = getattr(model, "config", {}).get("task", "classification")
     if task != "classification":
         raise ConfigError(f"accuracy is for classifiers; this is a model for {task}")
@@ -175,10 +193,8 @@ def evaluate(
     if int(targets.min()) < 0 or int(targets.max()) >= int(model.num_classes):  # type: ignore[arg-type]
         raise DataError(f"labels go to {int(targets.max())}, the model has {model.num_classes} classes")
     target_device = torch.device(device) if device is not None else next(model.parameters()).device
-    was_training = model.training
-    model.to(target_device).eval()
-    run = _Evaluation(model, pictures, targets, target_device, DTYPES[dtype], batch_size, progress)
-    try:
+    with evaluating(model.to(target_device), dtype) as autocast:
+        run = _Evaluation(model, pictures, targets, target_device, autocast, batch_size, progress)
         if extend is None:
             return [run.at_size(size) for size in sizes]
         results = []
@@ -187,8 +203,6 @@ def evaluate(
                 result = run.at_size(size)
             results.append(dataclasses.replace(result, extend=extend, factor=extension.factors(2)))
         return results
-    finally:
-        model.train(was_training)
 
 
 def evaluate_data(
@@ -258,15 +272,29 @@ def evaluate_data(
     return report(
         model,
         [result.to_dict() for result in results],
+        **data_facts(packed, split, count),
         name=name,
-        dataset=packed.meta["name"],
-        split=split,
-        images=count,
-        skipped=len(packed.meta["skipped"]),
-        data_sha256=packed.meta["source_sha256"],
         command=command,
         dtype=dtype,
+        skipped=packed.skipped,
     )
+
+
+class Scored(Protocol):
+    """Data that a model is scored on."""
+
+    @property
+    def name(self) -> str:
+        """Of the data set."""
+
+    @property
+    def sha256(self) -> str:
+        """Identifies the files."""
+
+
+def data_facts(data: Scored, split: str, images: int) -> dict[str, Any]:
+    """What `report` says of the data: `dataset`, `split`, `images` (how many were scored), `data_sha256`."""
+    return {"dataset": data.name, "split": split, "images": images, "data_sha256": data.sha256}
 
 
 def report(
@@ -279,7 +307,7 @@ def report(
         results: One dict for each size.
         name: Of the model; `None` = from its configuration.
         dtype: See `evaluate`.
-        facts: About data and command: `dataset`, `split`, `images`, `data_sha256`, `command`, ...
+        facts: About the data, see `data_facts`, and the `command`, ...
     """
     config: Any = getattr(model, "config", None) or {}
     device = next(model.parameters()).device
@@ -302,12 +330,12 @@ class _Evaluation:
         pictures: Any,
         targets: Tensor,
         device: torch.device,
-        dtype: torch.dtype,
+        autocast: Autocast,
         batch_size: int | None,
         progress: Callable[[float, str], None] | None,
     ) -> None:
         self.model, self.pictures, self.targets = model, pictures, targets
-        self.device, self.dtype, self.batch_size = device, dtype, batch_size
+        self.device, self.autocast, self.batch_size = device, autocast, batch_size
         self.progress, self.seen = progress, 0
 
     def at_size(self, size: int | tuple[int, int]) -> EvalResult:
@@ -344,7 +372,7 @@ class _Evaluation:
             inputs = self.prepare(self.pictures[start:end], side)
         else:
             inputs = torch.cat([self.prepare(self.pictures[i][None], side) for i in range(start, end)])
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+        with self.autocast():
             return self.model(inputs).float()
 
     def prepare(self, pictures: Any, side: tuple[int, int]) -> Tensor:

@@ -18,7 +18,7 @@ from zoo.detection.detections import Detections
 from zoo.detection.metrics import CocoMetrics, measured, require_metrics
 from zoo.encodings.extendable import extended
 from zoo.errors import ConfigError, DataError
-from zoo.evaluate import DTYPES, extension_at, report
+from zoo.evaluate import Autocast, data_facts, evaluating, extension_at, report
 from zoo.progress import progress_bar
 
 __all__ = ["BoxedPictures", "DetectionEvalResult", "align_classes", "evaluate_detector", "evaluate_detector_data"]
@@ -163,8 +163,6 @@ def evaluate_detector(
         DataError: If there are no pictures, or the classes do not fit.
         MissingDependencyError: If `faster-coco-eval` is not installed.
     """
-    if str(dtype) not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     config: Any = getattr(model, "config", None) or {}
     if config.get("task") != "detection":
         raise ConfigError(f"COCO metrics are for detectors; this is a model for {config.get('task')}")
@@ -181,26 +179,22 @@ def evaluate_detector(
     batch = batch_size or max(1, _BATCH_PIXELS["cuda" if device.type == "cuda" else "cpu"] // (side[0] * side[1]))
     names = data.class_names if data.class_names and len(set(data.class_names)) == data.num_classes else None
     metrics = CocoMetrics(data.num_classes, class_names=names)
-    was_training = model.training
-    model.eval()
     extension = None if extend is None else extension_at(model, side, extend, factor)
     seconds, warm = 0.0, False
-    try:
-        with extended(model, extension) if extension is not None else contextlib.nullcontext():
-            for start in range(0, len(chosen), batch):
-                own = chosen[start : start + batch]
-                if not warm:  # The first forward at a size also chooses kernels: not timed.
-                    _detect(model, data, own, side, device, DTYPES[dtype])
-                    warm = True
-                began = time.perf_counter()
-                found = _detect(model, data, own, side, device, DTYPES[dtype])
-                seconds += time.perf_counter() - began
-                for place, row in enumerate(own.tolist()):
-                    _add(metrics, data, row, found, place, classes)
-                if progress:
-                    progress(start + len(own), f"{side[1]} px")
-    finally:
-        model.train(was_training)
+    longer = contextlib.nullcontext() if extension is None else extended(model, extension)
+    with evaluating(model, dtype) as autocast, longer:
+        for start in range(0, len(chosen), batch):
+            own = chosen[start : start + batch]
+            if not warm:  # The first forward at a size also chooses kernels: not timed.
+                _detect(model, data, own, side, device, autocast)
+                warm = True
+            began = time.perf_counter()
+            found = _detect(model, data, own, side, device, autocast)
+            seconds += time.perf_counter() - began
+            for place, row in enumerate(own.tolist()):
+                _add(metrics, data, row, found, place, classes)
+            if progress:
+                progress(start + len(own), f"{side[1]} px")
     shown = side[0] if side[0] == side[1] else side
     return DetectionEvalResult(
         shown,
@@ -218,7 +212,7 @@ def _detect(
     rows: np.ndarray,
     side: tuple[int, int],
     device: torch.device,
-    dtype: torch.dtype,
+    autocast: Autocast,
 ) -> Detections:
     """Detections of some pictures, on the host."""
     from modalities.image.transforms import preprocess_batch
@@ -229,7 +223,7 @@ def _detect(
     inputs: list[Tensor] = [
         preprocess_batch(torch.from_numpy(np.stack(stack)).to(device), data_config, side) for stack in stacks
     ]
-    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+    with autocast():
         found = model(torch.cat(inputs))
     return dataclasses.replace(found, tensor=found.tensor.float().cpu())  # Waits for the device.
 
@@ -326,12 +320,9 @@ def evaluate_detector_data(
     return report(
         model,
         [result.to_dict() for result in results],
+        **data_facts(packed, split, len(rows)),
         name=name,
-        dataset=packed.meta["name"],
-        split=split,
-        images=len(rows),
-        skipped=len(packed.meta["skipped"]),
-        data_sha256=packed.meta["source_sha256"],
         command=command,
         dtype=dtype,
+        skipped=packed.skipped,
     )

@@ -7,14 +7,14 @@ import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
 import numpy as np
 
 from zoo.errors import DataError
 
-__all__ = ["PIECE", "damage", "read_array", "read_header", "read_members", "read_pieces"]
+__all__ = ["PIECE", "damage", "read_array", "read_arrays", "read_header", "read_members", "read_pieces"]
 
 PIECE = 2**18
 """Rows read at a time."""
@@ -114,6 +114,41 @@ def read_members(file: IO[bytes], name: str) -> tuple[zipfile.ZipFile, dict[str,
                 with archive.open(member) as stream:
                     headers[key] = read_header(stream, name, key)
     return archive, headers
+
+
+def read_arrays(
+    archive: zipfile.ZipFile,
+    headers: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+    keys: Iterable[str],
+    name: str,
+    *,
+    max_bytes: int,
+) -> dict[str, np.ndarray]:
+    """Reads arrays of an .npz by their keys.
+
+    Args:
+        archive: As `read_members` opened it.
+        headers: Of its arrays, as read there.
+        keys: Which arrays.
+        name: What errors call the file.
+        max_bytes: Refuses more than this of all of them together, before reading.
+
+    Raises:
+        DataError: If one is damaged or ends early, or they are larger.
+    """
+    sizes = {key: math.prod(headers[key][0]) * headers[key][1].itemsize for key in keys}
+    if (total := sum(sizes.values())) > max_bytes:
+        largest = max(sizes, key=sizes.__getitem__)
+        shape, dtype = headers[largest]
+        raise DataError(
+            f"{name}: {largest} {shape} {dtype} is {sizes[largest]} bytes; at most {max_bytes} are read of all arrays "
+            f"together, and the {len(sizes)} to be read are {total}"
+        )
+    arrays = {}
+    for key, size in sizes.items():
+        with damage(name, key), archive.open(f"{key}.npy") as stream:
+            arrays[key] = read_array(stream, name, key, max_bytes=size)
+    return arrays
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from modalities.events.protocol import BoxProtocol, score
 from modalities.events.tokens import EventTokens
 from zoo.detection.metrics import measured, require_metrics
 from zoo.errors import ConfigError, DataError
-from zoo.evaluate import DTYPES, report
+from zoo.evaluate import data_facts, evaluating, report
 from zoo.progress import Update, no_update, progress_bar
 
 __all__ = ["accuracy", "average_precision", "evaluate_events"]
@@ -31,20 +31,16 @@ def _outputs(
     model: nn.Module, samples: Iterator[EventSample], batch_size: int, dtype: str, update: Update
 ) -> Iterator[Any]:
     """What the model gives in eval mode for the samples, batch by batch; it is left in the mode it was in."""
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     data_config: Any = model.data_config
-    device, was_training, done = next(model.parameters()).device, model.training, 0
-    model.eval()
-    try:
+    device, done = next(model.parameters()).device, 0
+    with evaluating(model, dtype) as autocast:
         while batch := [tokens_of(sample, data_config) for sample in islice(samples, batch_size)]:
             inputs = EventTokens.collate(batch).to(device)
-            with torch.autocast(device.type, DTYPES[dtype], enabled=dtype != "float32"):
-                yield model(inputs)
+            with autocast():
+                outputs = model(inputs)
+            yield outputs
             done += len(batch)
             update(done, "")
-    finally:
-        model.train(was_training)
 
 
 def _samples(data: ClipSet | SceneSet, indices: np.ndarray) -> Iterator[tuple[int, EventSample]]:
@@ -230,11 +226,8 @@ def evaluate_events(
     return report(
         model,
         [{"size": [opened.height, opened.width], **measured(results), "images_per_s": speed}],
+        **data_facts(opened, split, len(chosen)),
         name=name,
-        dataset=opened.name,
-        split=split,
-        images=len(chosen),
-        data_sha256=opened.sha256,
         command=command,
         dtype=dtype,
     )

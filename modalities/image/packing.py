@@ -95,6 +95,21 @@ class PackedPixels:
         return self.pixels[start:end].reshape(3, *self.shapes[index])
 
     @property
+    def name(self) -> str:
+        """Of the data set."""
+        return self.meta["name"]
+
+    @property
+    def sha256(self) -> str:
+        """Identifies the files that the pictures were decoded from."""
+        return self.meta["source_sha256"]
+
+    @property
+    def skipped(self) -> int:
+        """How many damaged pictures were left out."""
+        return len(self.meta["skipped"])
+
+    @property
     def class_names(self) -> list[str] | None:
         """Names of the classes in the order of the labels, if the source has them."""
         return self.meta["labels"]

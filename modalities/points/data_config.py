@@ -16,6 +16,7 @@ NORMALISATIONS = ("unit-box", "centre", "none")
 # Name of a feature -> its channels.
 FEATURES = {"xyz": 3, "rgb": 3, "normal": 3, "intensity": 1, "height": 1, "return": 2}
 _MOST_POINTS = 1 << 26
+_FORMER = "class_names"  # In files of before the labels of a configuration alone named the classes.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,6 @@ class PointDataConfig:
             above the lowest point, divided by 10 unless `"unit-box"`; `"return"` two channels, the number of the return
             over how many the pulse gave (-1..1), and how many (1 is -1, 5 or more are 1).
         num_points: Points a cloud is brought to, `None` for any number.
-        class_names: Names of the classes, where there are any.
         ignore_label: Label of points that belong to no class.
 
     Raises:
@@ -46,7 +46,6 @@ class PointDataConfig:
     normalise: str = "unit-box"
     feature_names: tuple[str, ...] = ("xyz",)
     num_points: int | None = None
-    class_names: tuple[str, ...] | None = None
     ignore_label: int = 255
 
     def __post_init__(self) -> None:
@@ -67,9 +66,8 @@ class PointDataConfig:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise ConfigError(f"data: {name} must be a whole number from {least} to {most}, not {value!r:.80}")
-        classes = None if self.class_names is None else _names("class_names", self.class_names)
         # Lists (from JSON) become tuples and integers floats, so that equal configurations compare equal.
-        for key, made in {"grid_size": float(grid), "feature_names": names, "class_names": classes}.items():
+        for key, made in {"grid_size": float(grid), "feature_names": names}.items():
             object.__setattr__(self, key, made)
 
     @property
@@ -91,6 +89,7 @@ class PointDataConfig:
         """
         if not isinstance(values, Mapping):
             raise ConfigError(f"data: expected a mapping of settings, not {type(values).__name__}")
+        values = {key: value for key, value in values.items() if key != _FORMER}
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(str(key)[:40] for key in values if key not in known):
             raise ConfigError(

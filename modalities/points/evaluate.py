@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
-from modalities.points.augment import axis_rotations, random_rotations
+from modalities.points.augment import axis_rotations
 from modalities.points.datasets import open_dataset
 from modalities.points.metrics import ConfusionMatrix
 from modalities.points.store import PointStore
 from zoo.errors import ConfigError, DataError
-from zoo.evaluate import DTYPES, align_labels, report
+from zoo.evaluate import Autocast, data_facts, evaluating, report
+from zoo.matching import match_classes
 from zoo.progress import Update, no_update, progress_bar
 from zoo.training.seeds import derive_seed
 
@@ -39,27 +40,13 @@ def turn_votes() -> Tensor:
     return torch.cat([turns * 0.95, turns * 1.05])
 
 
-@contextmanager
-def _evaluating(model: nn.Module, dtype: str) -> Iterator[None]:
-    """Eval mode, no gradients and autocast; the model is left in the mode it was in."""
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    device, was_training = next(model.parameters()).device, model.training
-    model.eval()
-    try:
-        with torch.inference_mode(), torch.autocast(device.type, DTYPES[dtype], enabled=dtype != "float32"):
-            yield
-    finally:
-        model.train(was_training)
-
-
+@torch.inference_mode()
 def score_classes(
     model: nn.Module,
     store: PointStore,
     labels: np.ndarray,
     *,
     votes: Tensor | None = None,
-    turned: int | None = None,
     batch_size: int = 64,
     dtype: str = "float32",
     update: Update = no_update,
@@ -72,7 +59,6 @@ def score_classes(
         labels: int64 (clouds,), in the order of the model's classes.
         votes: (V, 3, 3) matrices: each cloud is also classified after every one of them, and the softmax probabilities
             are averaged. `None`: once, as it is.
-        turned: Seed: each cloud is first turned by a rotation drawn uniformly from SO(3).
         batch_size: Clouds at a time.
         dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
         update: Called with (clouds done, text).
@@ -84,15 +70,14 @@ def score_classes(
         raise DataError(f"{len(store)} clouds and {len(labels)} labels for a model with {model.num_classes} classes")
     counts = ConfusionMatrix(int(model.num_classes))  # type: ignore[arg-type]
     matrices = torch.eye(3).unsqueeze(0) if votes is None else votes
-    with _evaluating(model, dtype):
+    with evaluating(model, dtype) as autocast:
         for start in range(0, len(store), batch_size):
             rows = range(start, min(start + batch_size, len(store)))
-            turns = torch.eye(3).expand(len(rows), 3, 3)
-            if turned is not None:
-                turns = random_rotations(len(rows), Generator().manual_seed(derive_seed("turned", turned, start)))
             total: Any = 0
             for matrix in matrices:
-                logits = model(store.whole(rows, matrix @ turns))
+                batch = store.whole(rows, matrix.expand(len(rows), 3, 3))
+                with autocast():
+                    logits = model(batch)
                 total = total + logits.float().softmax(1)
             truth = torch.from_numpy(np.asarray(labels[rows.start : rows.stop], np.int64)).to(total.device)
             counts.update(total.argmax(1), truth)
@@ -100,6 +85,7 @@ def score_classes(
     return counts.classification()
 
 
+@torch.inference_mode()
 def score_points(
     model: nn.Module,
     store: PointStore,
@@ -117,7 +103,7 @@ def score_points(
 
     Args:
         model: A segmenter, on the device of the store.
-        store: The clouds, with the labels of their points.
+        store: The clouds, with the labels of their points in the order of the model's classes.
         points: Of a crop; `None` = the model's number of points, or 262,144: most
             clouds are seen whole then.
         votes: (V, 3, 3) matrices: each crop is seen after every one of them. `None`: once, as it is.
@@ -132,13 +118,15 @@ def score_points(
         raise DataError("there are no clouds with labels of their points to score")
     config = store.config
     counts = ConfusionMatrix(int(model.num_classes), config.ignore_label)  # type: ignore[arg-type]
-    with _evaluating(model, dtype):
+    about: dict[str, Any] = {"points": points, "votes": votes, "batch_size": batch_size}
+    with evaluating(model, dtype) as autocast:
         for row in range(len(store)):
             first, last = store.offsets[row : row + 2].tolist()
-            total = point_scores(model, store, row, points=points, votes=votes, batch_size=batch_size)
+            total = point_scores(model, store, row, **about, autocast=autocast)
             counts.update(total.argmax(1), store.labels[first:last].to(store.device))
             update(row + 1, "")
-    return counts.segmentation(config.class_names or [str(number) for number in range(counts.num_classes)])
+    labels: list[str] | None = model.config["labels"]  # type: ignore[index, assignment]
+    return counts.segmentation(labels or [str(number) for number in range(counts.num_classes)])
 
 
 def point_scores(
@@ -149,6 +137,7 @@ def point_scores(
     points: int | None = None,
     votes: Tensor | None = None,
     batch_size: int = 8,
+    autocast: Autocast = nullcontext,
 ) -> Tensor:
     """Sums of the softmax probabilities of every point of a cloud, over crops and votes, scaled to add up to one.
 
@@ -159,6 +148,7 @@ def point_scores(
         points: As for `score_points`.
         votes: As for `score_points`.
         batch_size: Crops at a time.
+        autocast: Makes the context that the model runs in, see `zoo.evaluate.evaluating`.
 
     Returns:
         float32 (points of the cloud, classes) on the device.
@@ -175,7 +165,9 @@ def point_scores(
         clouds = store.at(numbers).centred(config)
         for matrix in matrices:
             batch = clouds.transformed(matrix.unsqueeze(0).to(store.device)).to_batch(config).to(dtype=dtype)
-            total.index_add_(0, (numbers - first).flatten().to(store.device), model(batch).float().softmax(1))
+            with autocast():
+                logits = model(batch)
+            total.index_add_(0, (numbers - first).flatten().to(store.device), logits.float().softmax(1))
     return total / total.sum(1, keepdim=True).clamp_min(1e-12)
 
 
@@ -216,7 +208,9 @@ def evaluate_points(
         data: Folder or file of the data set.
         split: `"train"`, `"val"` (or `"validation"`) or `"test"`.
         dataset: Name of the data set, or `"auto"`.
-        sizes: `None`: clouds have the points that they have.
+        sizes: Of a segmenter, how many points it sees at once, one result for each: larger clouds are covered with
+            overlapping crops of so many, as in training. `None`: as `score_points` has it, which is whole clouds where
+            the model states no number. Classifiers see whole clouds: leave it out.
         name: Of the model, for the report; `None` = from its configuration.
         batch_size: Clouds or crops at a time; `None` = 64 clouds or 8 crops.
         limit: Only the first clouds; `None` = all.
@@ -229,42 +223,50 @@ def evaluate_points(
 
     Returns:
         `{"name", "task", "dataset", "split", "images", "data_sha256", "command", "device", "dtype", "results"}`: the
-        number of clouds is `images`, and the one result has `size` (points of a cloud, the mean), `images_per_s`, and
-        of a classifier `top1` and `macc` (overall and mean class accuracy) with `top1_voted` and `top1_so3` (turned by
-        random rotations), of a segmenter `miou`, `macc`, `accuracy`, `iou/CLASS`, and `miou_voted`; all in percent.
+        number of clouds is `images`, and each result has `size` (points of a cloud, the mean; with `sizes` those of the
+        crops, and the `condition` `"overlapping crops"`), `images_per_s`, and of a classifier `top1` and `macc`
+        (overall and mean class accuracy) with `top1_voted` and `top1_so3` (turned by random rotations), of a segmenter
+        `miou`, `macc`, `accuracy`, `iou/CLASS`, and `miou_voted`; all in percent.
 
     Raises:
         ConfigError: If a setting is not known or not one for clouds.
         DataError: If the data cannot be used or have other classes than the model.
     """
-    if sizes is not None or extend is not None or factor is not None or skip_bad:
-        raise ConfigError("point models are scored on whole clouds: leave out sizes, extend, factor and skip_bad")
-    opened: Any = open_dataset(data, {"validation": "val"}.get(split, split), dataset)
-    chosen = np.arange(min(limit or len(opened), len(opened)))
+    if extend is not None or factor is not None or skip_bad:
+        raise ConfigError("point models are scored on clouds as they are: leave out extend, factor and skip_bad")
     segments = model.config["task"] == "segmentation"  # type: ignore[index]
+    crops = _crops(sizes, segments)
     config: Any = model.data_config
-    store = PointStore(opened, chosen, config, next(model.parameters()).device, pointwise=segments, quiet=quiet)
-    if len(opened.class_names) != int(model.num_classes):  # type: ignore[arg-type]
-        raise DataError(f"{opened.name} has {len(opened.class_names)} classes, the model has {model.num_classes}")
-    with progress_bar("evaluating", 2 * len(chosen) if segments else 3 * len(chosen), quiet) as update:
+    opened: Any = open_dataset(data, {"validation": "val"}.get(split, split), dataset, draw=config.num_points)
+    chosen = np.arange(min(limit or len(opened), len(opened)))
+    classes = match_classes(len(opened.class_names), opened.class_names, model)
+    device = next(model.parameters()).device
+    store = PointStore(opened, chosen, config, device, classes=classes if segments else None, quiet=quiet)
+    with progress_bar("evaluating", (2 * len(crops) if segments else 3) * len(chosen), quiet) as update:
         measure = _Measure(model, store, batch_size or (8 if segments else 64), dtype, update)
-        scores = measure.segmenter() if segments else measure.classifier(_labels(opened, chosen, model))
-    return report(
-        model,
-        [{"size": round(float(store.lengths.mean())), **scores}],
-        name=name,
-        dataset=opened.name,
-        split=split,
-        images=len(chosen),
-        data_sha256=opened.sha256,
-        command=command,
-        dtype=dtype,
-    )
+        if segments:
+            results = [{**_where(store, points), **measure.segmenter(points)} for points in crops]
+        else:
+            results = [{**_where(store), **measure.classifier(classes[np.asarray(opened.labels)[chosen]])}]
+    facts = data_facts(opened, split, len(chosen))
+    return report(model, results, **facts, name=name, command=command, dtype=dtype)
 
 
-def _labels(data: Any, chosen: np.ndarray, model: nn.Module) -> np.ndarray:
-    labels = np.asarray(data.labels)[chosen].astype(np.int64)
-    return align_labels(labels, len(data.class_names), data.class_names, model)
+def _crops(sizes: Sequence[int | tuple[int, int]] | None, segments: bool) -> list[int | None]:
+    """How many points are seen at once, `None` for what is usual."""
+    if sizes is None:
+        return [None]
+    if not segments:
+        raise ConfigError("classifiers of clouds are scored on whole clouds: leave out sizes")
+    if not sizes or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
+        raise ConfigError(f"sizes are numbers of points that are seen at once, 1 or more, not {sizes!r:.60}")
+    return list(sizes)  # type: ignore[arg-type]
+
+
+def _where(store: PointStore, points: int | None = None) -> dict[str, Any]:
+    if points is None:
+        return {"size": round(float(store.lengths.mean()))}
+    return {"size": points, "condition": "overlapping crops"}
 
 
 class _Measure:
@@ -287,13 +289,14 @@ class _Measure:
         self._next()
         voted = score_classes(self.model, self.store, labels, votes=scale_votes(mirror=True), **self.options)
         self._next()
-        turned = score_classes(self.model, self.store, labels, turned=0, **self.options)
+        turned = score_classes(self.model, self.store.turned(0), labels, **self.options)
         return {**plain, "top1_voted": voted["top1"], "top1_so3": turned["top1"], "images_per_s": speed}
 
-    def segmenter(self) -> dict[str, float]:
+    def segmenter(self, points: int | None) -> dict[str, float]:
         began = time.perf_counter()
-        plain = score_points(self.model, self.store, **self.options)
+        plain = score_points(self.model, self.store, points=points, **self.options)
         speed = len(self.store) / (time.perf_counter() - began)
         self._next()
-        voted = score_points(self.model, self.store, votes=turn_votes(), **self.options)
+        voted = score_points(self.model, self.store, points=points, votes=turn_votes(), **self.options)
+        self._next()
         return {**plain, "miou_voted": voted["miou"], "images_per_s": speed}

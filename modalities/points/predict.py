@@ -40,8 +40,9 @@ class PointFiles:
     A classifier sees a cloud of more points than its number through so many, spread evenly over the file; of a mesh so
     many points are drawn from the surface (with seed 0), 10,000 where it states no number. A segmenter gives every
     point a class: a cloud of more than 2^20 points is cut in halves, at the median of its longer horizontal axis, until
-    each part has fewer; a part is covered with overlapping crops as in `modalities.points.evaluate.score_points`, and
-    the probabilities that a point gets in several are averaged. Points near a cut see nothing beyond it.
+    each part has fewer; a part is covered with overlapping crops as in `modalities.points.evaluate.score_points`
+    (where the model or `size` states a number of points; else it is seen whole up to 2^18), and the probabilities that
+    a point gets in several are averaged. Points near a cut see nothing beyond it.
 
     Args:
         model: A point model.

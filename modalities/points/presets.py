@@ -13,7 +13,7 @@ from modalities.points.data_config import PointDataConfig
 from modalities.points.ptv3_config import PTv3Config, count_ptv3
 from zoo.network_sizes import ENCODING_OPTIONS
 
-__all__ = ["PTV3_ENCODINGS", "card_words", "config", "count_parameters", "presets"]
+__all__ = ["PTV3_ENCODINGS", "card_words", "config", "count_parameters", "points_in_words", "presets"]
 
 # `none` is the published network, whose only position is the convolution; sincos adds the absolute position once. Heads
 # are 16 wide: with three axes RoPE turns two pairs an axis and leaves four channels as they are.
@@ -90,7 +90,7 @@ MODELNET40_LABELS = (
 )  # fmt: skip
 SCANNET_LABELS = (
     "wall", "floor", "cabinet", "bed", "chair", "sofa", "table", "door", "window", "bookshelf", "picture", "counter",
-    "desk", "curtain", "refrigerator", "shower curtain", "toilet", "sink", "bathtub", "other furniture",
+    "desk", "curtain", "refrigerator", "shower curtain", "toilet", "sink", "bathtub", "otherfurniture",
 )  # fmt: skip
 ALS3_LABELS = ("ground", "vegetation", "building")
 
@@ -135,7 +135,7 @@ def config(
         labels: Class names in the order of the logits.
     """
     classifies = task == "classification"
-    stated = PointDataConfig(**data, class_names=labels)
+    stated = PointDataConfig(**data)
     sizes = (CLASSIFIERS if classifies else SEGMENTERS)[size]
     model = PTv3Config(
         **sizes,
@@ -192,6 +192,11 @@ def count_parameters(model: Mapping[str, Any]) -> int:
     return count_ptv3(PTv3Config.from_dict(model))
 
 
+def points_in_words(num_points: int | None) -> str:
+    """How many points a model takes, for cards."""
+    return "any number of points" if num_points is None else f"{num_points:,} points (others work)"
+
+
 def card_words(config: Mapping[str, Any]) -> dict[str, str]:
     """What a card says of a Point Transformer V3."""
     model, data = config["model"], PointDataConfig.from_dict(config["data"])
@@ -202,8 +207,7 @@ def card_words(config: Mapping[str, Any]) -> dict[str, str]:
         f"encoder of {len(widths)} stages, {widths[0]} to {widths[-1]} channels{decoder}, "
         f"patches of up to {model['patch_size']} voxels, {model['num_classes']} classes."
     }
-    points = "any number of points" if data.num_points is None else f"{data.num_points:,} points (others work)"
     features = ", ".join(data.feature_names)
     unit = " of the unit box" if data.normalise == "unit-box" else " m"
-    words["input"] = f"{points}; voxels of {data.grid_size:g}{unit}; features: {features}"
+    words["input"] = f"{points_in_words(data.num_points)}; voxels of {data.grid_size:g}{unit}; features: {features}"
     return words

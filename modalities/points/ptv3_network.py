@@ -302,15 +302,11 @@ class PTv3(nn.Module, ABC):
         """Notes the number of classes here and, once there is one, in the configuration; other labels go."""
         self.num_classes = num_classes
         self.sizes = dataclasses.replace(self.sizes, num_classes=num_classes)
-        names = self.data_config.class_names
-        if names is not None and len(names) != num_classes:
-            self.data_config = self.data_config.replace(class_names=None)
         if "config" in self.__dict__:
             labels = self.config.get("labels")
             keep = labels is not None and len(labels) == num_classes
             model = {**self.config["model"], "num_classes": num_classes}
-            data = self.data_config.to_dict()
-            self.config = {**self.config, "model": model, "data": data, "labels": labels if keep else None}
+            self.config = {**self.config, "model": model, "labels": labels if keep else None}
 
 
 def _rising(rate: float, depths: Sequence[int]) -> list[list[float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,16 +10,17 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from modalities.points.augment import uniform
+from modalities.points.augment import random_rotations, uniform
 from modalities.points.batch import PointBatch
 from modalities.points.clouds import Clouds
 from modalities.points.data_config import PointDataConfig
-from modalities.points.datasets import PointSet
+from modalities.points.datasets import IGNORED, PointSet
 from modalities.points.points import Points
 from modalities.points.prepare import make_features, normalise
 from zoo.errors import DataError
 from zoo.progress import progress_bar
 from zoo.training.holdout import fits_on
+from zoo.training.seeds import derive_seed
 
 __all__ = ["PointStore"]
 
@@ -32,8 +34,10 @@ class PointStore:
         data: Where the clouds come from.
         indices: Which ones; number i of the store is `indices[i]` of the data.
         config: Normalisation and fields of the model.
-        device: Where to put them if they fit; samples are made where they lie and come out on this device.
-        pointwise: Also keep the label of every point.
+        device: Where to put them if they fit. What is drawn and measured is drawn and measured on this device wherever
+            they lie, so that samples do not depend on how much of its memory is free.
+        classes: Of a segmenter, its class for every class of the data, int64 (K,): the label of every point is kept
+            too, `config.ignore_label` where a point has no class. `None`: no labels.
         quiet: Show no progress bar.
 
     Raises:
@@ -47,7 +51,7 @@ class PointStore:
         config: PointDataConfig,
         device: torch.device,
         *,
-        pointwise: bool = False,
+        classes: np.ndarray | None = None,
         quiet: bool = True,
     ) -> None:
         self.config, self.device = config, device
@@ -65,14 +69,14 @@ class PointStore:
                 for name in names:
                     only = config.replace(feature_names=(name,))
                     fields[name].append(make_features(xyz, points.fields, only))
-                if pointwise:
-                    labels.append(_point_labels(points))
+                if classes is not None:
+                    labels.append(_point_labels(points, classes, config.ignore_label))
                 update(done, "")
         lengths = np.array([0, *map(len, clouds)])
         self.offsets = np.cumsum(lengths)
         self.xyz = torch.from_numpy(np.concatenate(clouds))
         self.fields = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in fields.items()}
-        self.labels = torch.from_numpy(np.concatenate(labels)) if pointwise else None
+        self.labels = torch.from_numpy(np.concatenate(labels)) if labels else None
         size = self.xyz.nbytes + sum(values.nbytes for values in self.fields.values()) + 8 * len(self.xyz)
         if fits_on(device, size):
             self.xyz = self.xyz.to(device)
@@ -92,28 +96,53 @@ class PointStore:
         """Where the data lie."""
         return self.xyz.device
 
+    def turned(self, seed: int) -> PointStore:
+        """The clouds, each turned by a rotation of its own drawn uniformly from SO(3).
+
+        They are normalised again, as turned files would be. Which rotation a cloud gets follows from the seed and its
+        number alone.
+
+        Args:
+            seed: Of the rotations.
+        """
+        other, normals = copy.copy(self), self.fields.get("normal")
+        xyz, turned_normals = [], []
+        for row in range(len(self)):
+            place = slice(*self.offsets[row : row + 2].tolist())
+            generator = Generator().manual_seed(derive_seed("turned", seed, row))
+            rotation = random_rotations(1, generator)[0].double().numpy()
+            points = self.xyz[place].cpu().double().numpy() @ rotation.T
+            xyz.append(normalise(points, self.config.normalise)[0].astype(np.float32))
+            if normals is not None:
+                turned_normals.append((normals[place].cpu().double().numpy() @ rotation.T).astype(np.float32))
+        other.xyz = torch.from_numpy(np.concatenate(xyz)).to(self.home)
+        if normals is not None:
+            turned = torch.from_numpy(np.concatenate(turned_normals)).to(self.home)
+            other.fields = {**self.fields, "normal": turned}
+        return other
+
     def sample(self, rows: Sequence[int], points: int, generator: Generator) -> Clouds:
         """Random points of each cloud: all of them, in their order, where a cloud has just as many.
 
         Args:
             rows: Clouds of the store.
             points: How many points of each; smaller clouds give some of theirs again.
-            generator: On `home`.
+            generator: On the device.
 
         Returns:
             Clouds (len(rows), points) on the device.
         """
         lengths = self.lengths[np.asarray(rows)]
-        starts = torch.from_numpy(self.offsets[np.asarray(rows)]).to(self.home).unsqueeze(1)
+        starts = torch.from_numpy(self.offsets[np.asarray(rows)]).to(self.device).unsqueeze(1)
         if (lengths == points).all():
-            places = torch.arange(points, device=self.home).expand(len(lengths), -1)
+            places = torch.arange(points, device=self.device).expand(len(lengths), -1)
         else:
-            count = torch.from_numpy(lengths).to(self.home).unsqueeze(1)
+            count = torch.from_numpy(lengths).to(self.device).unsqueeze(1)
             longest = int(lengths.max())
             order = uniform(generator, (len(lengths), longest))
-            hidden = torch.arange(longest, device=self.home) >= count
+            hidden = torch.arange(longest, device=self.device) >= count
             order = order.masked_fill(hidden, 2.0).argsort(1)
-            places = order.gather(1, torch.arange(points, device=self.home) % count)
+            places = order.gather(1, torch.arange(points, device=self.device) % count)
         return self._gathered(starts + places)
 
     def crop(self, row: int, centre: Tensor, points: int) -> Tensor:
@@ -121,14 +150,14 @@ class PointStore:
 
         Args:
             row: Cloud of the store.
-            centre: (3,) normalised coordinates, on `home`.
+            centre: (3,) normalised coordinates.
             points: How many at most.
 
         Returns:
-            Their numbers in the store, int64 (min(points, size of the cloud),), nearest first.
+            Their numbers in the store, int64 (min(points, size of the cloud),), nearest first, on the device.
         """
         start, stop = self.offsets[row : row + 2].tolist()
-        distance = (self.xyz[start:stop] - centre).square().sum(-1)
+        distance = (self.xyz[start:stop].to(self.device) - centre.to(self.device)).square().sum(-1)
         return start + distance.topk(min(points, stop - start), largest=False).indices
 
     def at(self, numbers: Tensor) -> Clouds:
@@ -156,7 +185,7 @@ class PointStore:
             parts = [(one[None], None if matrices is None else matrices[i : i + 1]) for i, one in enumerate(numbers)]
         batches = []
         for places, changes in parts:
-            clouds = self._gathered(places.to(self.home))
+            clouds = self._gathered(places)
             clouds = clouds if changes is None else clouds.transformed(changes.to(self.device))
             batches.append(clouds.to_batch(self.config))
         if len(batches) == 1:
@@ -164,13 +193,18 @@ class PointStore:
         return PointBatch.from_clouds([(batch.xyz, batch.features) for batch in batches])
 
     def _gathered(self, numbers: Tensor) -> Clouds:
+        numbers = numbers.to(self.home)
         labels = None if self.labels is None else self.labels[numbers].to(self.device)
         fields = {name: values[numbers].to(self.device) for name, values in self.fields.items()}
         return Clouds(self.xyz[numbers].to(self.device), fields, labels)
 
 
-def _point_labels(points: Points) -> np.ndarray:
-    labels: Any = points.fields.get("label")
-    if labels is None:
-        raise DataError(f"{points.name}: has no labels of its points to train on")
-    return np.asarray(labels).astype(np.int64).reshape(-1)
+def _point_labels(points: Points, classes: np.ndarray, ignore_label: int) -> np.ndarray:
+    found: Any = points.fields.get("label")
+    if found is None:
+        raise DataError(f"{points.name}: has no labels of its points")
+    labels = np.asarray(found).astype(np.int64).reshape(-1)
+    known = labels != IGNORED
+    if known.any() and not (labels[known].min() >= 0 and labels[known].max() < len(classes)):
+        raise DataError(f"{points.name}: a label of its points is outside the {len(classes)} classes of the data")
+    return np.where(known, classes[labels * known], ignore_label)

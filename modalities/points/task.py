@@ -19,6 +19,7 @@ from modalities.points.losses import SegmentationLoss
 from modalities.points.options import ClassificationOptions, SegmentationOptions
 from modalities.points.store import PointStore
 from zoo.errors import ConfigError, DataError
+from zoo.sources import locate
 from zoo.training.holdout import split_dev
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
@@ -47,12 +48,17 @@ class _PointTask(ABC):
         if recipe.data is None:
             raise ConfigError("no training data: give --data DIR (the folder or file of the data set)")
         self.recipe, self.options, self.quiet = recipe, recipe.options, quiet
-        self.data: Any = open_dataset(recipe.data, "train", self.options.dataset)
+        stated = locate(recipe.model, pretrained=recipe.pretrained).config["data"].get("num_points")
+        self._draw = self.options.num_points or recipe.model_options.get("input_size") or stated
+        self.data: Any = self._opened("train")
         self.labels, self.num_classes = list(self.data.class_names), len(self.data.class_names)
         self._split()
         self.steps = self.options.augmentations()
         self.order = EpochOrder(self._samples(), recipe.batch_size, recipe.seed)
         self.steps_per_epoch = self.order.steps_per_epoch
+
+    def _opened(self, split: str) -> Any:
+        return open_dataset(self.recipe.data, split, self.options.dataset, draw=self._draw)  # type: ignore[arg-type]
 
     def _split(self) -> None:
         """Which clouds are trained on, and which are held out: of which data, and their numbers."""
@@ -62,11 +68,20 @@ class _PointTask(ABC):
             self.dev_data, self.dev_rows = validation, np.arange(len(validation))
 
     def _validation(self) -> Any:
-        """The validation split of the data set, or `None` where it has none."""
-        try:
-            return open_dataset(self.recipe.data, "val", self.options.dataset)  # type: ignore[arg-type]
-        except ConfigError:  # There is no such split.
+        """The validation split, or `None` of data sets that have none.
+
+        Raises:
+            DataError: If this one should have it, and it is absent or damaged.
+        """
+        if "val" not in self.data.splits:
             return None
+        try:
+            return self._opened("val")
+        except DataError as error:
+            raise DataError(
+                f"the validation split, which training is evaluated on: {error}; without it, hold out training clouds: "
+                "set dev_fraction, for example to 0.1"
+            ) from error
 
     @abstractmethod
     def _samples(self) -> int:
@@ -102,8 +117,8 @@ class _PointTask(ABC):
         self.store = self._store(self.data, self.rows)
 
     def _store(self, data: Any, rows: np.ndarray) -> PointStore:
-        pointwise = self.task == "segmentation"
-        return PointStore(data, rows, self.config, self.device, pointwise=pointwise, quiet=self.quiet)
+        classes = np.arange(self.num_classes) if self.task == "segmentation" else None
+        return PointStore(data, rows, self.config, self.device, classes=classes, quiet=self.quiet)
 
     @property
     def dev_store(self) -> PointStore:
@@ -142,13 +157,18 @@ class PointClassification(_PointTask):
     def _samples(self) -> int:
         return len(self.rows)
 
+    def model_arguments(self) -> dict[str, Any]:
+        """As that of both tasks, and the points of a cloud where the recipe states them."""
+        size = {} if self.options.num_points is None else {"input_size": self.options.num_points}
+        return {**super().model_arguments(), **size}
+
     def start(self, model: nn.Module, device: torch.device, rank: int, world: int) -> None:
         """As that of both tasks, and puts the classes on the device."""
         super().start(model, device, rank, world)
         self.targets = torch.from_numpy(np.asarray(self.data.labels)[self.rows].astype(np.int64)).to(device)
 
     def _made(self, rows: Tensor, seed: int) -> tuple[PointBatch, Tensor]:
-        clouds = self.store.sample(rows.tolist(), self.points, _generator(self.store.home, seed, "points"))
+        clouds = self.store.sample(rows.tolist(), self.points, _generator(self.device, seed, "points"))
         clouds = run(self.steps, clouds, _generator(self.device, seed, "augmentation"))
         return clouds.to_batch(self.config), self.targets[rows.to(self.device)]
 
@@ -185,7 +205,11 @@ class PointSegmentation(_PointTask):
         labels = self.store.labels.cpu().numpy()
         order = np.argsort(labels, kind="stable")
         ends = np.searchsorted(labels[order], np.arange(self.num_classes + 1))
-        self._by_class = [order[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True) if b > a]
+        self._by_class = [
+            order[ends[number] : ends[number + 1]]
+            for number in range(self.num_classes)
+            if ends[number + 1] > ends[number] and number != self.config.ignore_label
+        ]
         if not self._by_class:
             raise DataError(f"{self.data.name}: no point of the training split has a class")
         self._criterion = SegmentationLoss(self.config.ignore_label, self.options.label_smoothing, self.options.lovasz)

@@ -115,7 +115,8 @@ class PointViT(ClassTokenNetwork, EncoderNetwork):
     scaled to before (`data_config`) depends on how it lies, so that turning a file turns and scales the input.
 
     In training, and compiled, nothing is read back from the device if `data_config.num_points` is set: clouds have up
-    to so many points then, and the logits of a longer one are NaN.
+    to so many points then. A longer one is refused where its length can be known without waiting for a device: on the
+    CPU, and of clouds of equal lengths everywhere. Else its logits are NaN.
 
     Args:
         config: Sizes, encoding and groups.
@@ -169,6 +170,7 @@ class PointViT(ClassTokenNetwork, EncoderNetwork):
         lengths, limit = inputs.lengths, self.data_config.num_points
         compiling = torch.compiler.is_compiling()
         if limit is not None and (compiling or self.training):
+            _check_lengths(inputs, limit)
             longest, fits = limit, lengths <= limit
         elif compiling:
             raise ConfigError("a compiled point ViT needs data_config.num_points: the most points of a cloud")
@@ -204,6 +206,16 @@ class PointViT(ClassTokenNetwork, EncoderNetwork):
 
     def _grid(self, tokens: Tensor, layout: Any) -> Tensor:
         raise ConfigError("points have no grid: use output='tokens'")
+
+
+def _check_lengths(inputs: PointBatch, limit: int) -> None:
+    """Refuses clouds of more points than the limit, as far as that can be known without waiting for a device."""
+    seen = inputs.device.type == "cpu" and not torch.compiler.is_compiling()
+    if len(inputs.xyz) > limit * len(inputs) or (seen and int(inputs.lengths.max()) > limit):
+        raise DataError(
+            f"in training, and compiled, this point ViT takes clouds of up to {limit} points (data_config.num_points), "
+            "and a cloud of the batch has more: load the model with input_size= that many, or take fewer of its points"
+        )
 
 
 def trained_extent(config: Mapping[str, Any]) -> tuple[float, float, float]:

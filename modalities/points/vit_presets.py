@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modalities.points.presets import MODELNET10_LABELS
+from modalities.points.presets import MODELNET10_LABELS, points_in_words
 from zoo.network_sizes import ENCODING_OPTIONS, SIZES, count_class_token, count_encoder
 
 __all__ = ["AXES", "card_words", "config", "count_parameters", "presets"]
@@ -25,7 +25,6 @@ MODELNET10_DATA: dict[str, Any] = {
     "normalise": "unit-box",
     "feature_names": ["xyz"],
     "num_points": 1024,
-    "class_names": list(MODELNET10_LABELS),
     "ignore_label": 255,
 }
 
@@ -116,10 +115,10 @@ def card_words(config: Mapping[str, Any]) -> dict[str, str]:
         "relative+centre": "relative to its centre, and the centre itself",
         "invariant": "as lengths and angles that turning the cloud does not change",
     }[model["group_features"]]
-    points = "any number of points" if data["num_points"] is None else f"{data['num_points']:,} points (others work)"
     return {
         "summary": f"A plain vision transformer for point cloud {config['task']} with {{encoding}}: {model['groups']} "
         f"groups of {model['patch_size']} points around farthest points, read {read}; width {model['dim']}, "
         f"{model['depth']} blocks, {model['num_classes']} classes.",
-        "input": f"{points}, coordinates alone; unit of the position encoding: {model['spacing']:g} of the unit box",
+        "input": f"{points_in_words(data['num_points'])}, coordinates alone; unit of the position encoding: "
+        f"{model['spacing']:g} of the unit box",
     }

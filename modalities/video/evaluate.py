@@ -18,7 +18,8 @@ from modalities.video.motion_evaluate import evaluate_motion
 from modalities.video.presets import MOTIONS
 from modalities.video.sampling import sampler_for
 from zoo.errors import ConfigError, DataError
-from zoo.evaluate import DTYPES, align_labels, report
+from zoo.evaluate import data_facts, evaluating, report
+from zoo.matching import align_labels
 from zoo.model_inputs import call_model
 from zoo.progress import Update, no_update, progress_bar
 
@@ -77,29 +78,26 @@ def accuracy(
         ConfigError: If a setting cannot be used with this model.
         DataError: If there are no videos, or more classes than the model has, or a file cannot be read.
     """
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r:.60}")
     chosen = np.arange(len(data)) if indices is None else np.asarray(indices)
     classes = int(model.num_classes)  # type: ignore[arg-type]
     if not len(chosen) or len(data.class_names) > classes:
         raise DataError(
             f"{data.name}: {len(chosen)} videos of {len(data.class_names)} classes for a model with {classes} classes"
         )
-    known = _labels(data, model)[chosen]
-    device, was_training = next(model.parameters()).device, model.training
+    known = align_labels(data.labels, len(data.class_names), data.class_names, model)[chosen]
+    device = next(model.parameters()).device
     sums, places = torch.zeros(len(chosen), classes, dtype=torch.float64), {int(i): n for n, i in enumerate(chosen)}
     waiting: list[tuple[int, View]] = []
 
     def run() -> None:
         inputs = stack_views([view for _, view in waiting], model, device, torch.float32)
-        with torch.autocast(device.type, DTYPES[dtype], enabled=dtype != "float32"):
+        with autocast():
             logits: Tensor = call_model(model, inputs)
         rows = torch.tensor([row for row, _ in waiting])
         sums.index_add_(0, rows, logits.float().softmax(1).double().cpu())
         waiting.clear()
 
-    model.eval()
-    try:
+    with evaluating(model, dtype) as autocast:
         for done, (index, views) in enumerate(_views(data, chosen, model, clips, crops, workers), start=1):
             for view in views:
                 waiting.append((places[index], view))
@@ -108,26 +106,9 @@ def accuracy(
             update(done, "")
         if waiting:
             run()
-    finally:
-        model.train(was_training)
     labels = torch.from_numpy(known)
     hits = (sums.topk(min(5, classes)).indices == labels[:, None]).sum(0)
     return {"top1": 100 * int(hits[0]) / len(chosen), "top5": 100 * int(hits.sum()) / len(chosen)}
-
-
-def _labels(data: VideoSet, model: nn.Module) -> np.ndarray:
-    """Labels in the order of the model's classes, of which the data may have a part."""
-    names, classes = list(data.class_names), int(model.num_classes)  # type: ignore[arg-type]
-    if len(names) == classes:
-        return align_labels(data.labels, classes, names, model)
-    config: Any = getattr(model, "config", None) or {}
-    labels = list(config.get("labels") or ())
-    if not set(names) <= set(labels):
-        raise DataError(
-            f"{data.name} has {len(names)} of the model's {classes} classes, and by their names it is not clear which: "
-            "evaluate on a set with all of them, or name them in the labels of the model's config.json"
-        )
-    return np.array([labels.index(name) for name in names], dtype=np.int64)[data.labels]
 
 
 def evaluate_video(
@@ -208,12 +189,9 @@ def evaluate_video(
     return report(
         model,
         [{**where, **({"condition": ", ".join(views)} if views else {}), **scores, "images_per_s": speed}],
-        dataset=videos.name,
-        split=videos.split,
-        images=len(chosen),
-        missing=videos.missing,
-        data_sha256=videos.sha256,
+        **data_facts(videos, videos.split, len(chosen)),
         **common,
+        missing=videos.missing,
     )
 
 

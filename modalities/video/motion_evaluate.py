@@ -15,7 +15,7 @@ from torch import nn
 from modalities.video.motion import draw_states, render
 from modalities.video.transforms import normalise
 from zoo.errors import ConfigError, DataError
-from zoo.evaluate import DTYPES, report
+from zoo.evaluate import data_facts, evaluating, report
 from zoo.labelled_pictures import labelled_pictures
 from zoo.model_inputs import call_model
 from zoo.progress import Update, no_update, progress_bar
@@ -118,30 +118,25 @@ def motion_accuracy(
     Raises:
         ConfigError: If the model takes other clips, or `dtype` is not known.
     """
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r:.60}")
     data = filmed(model.data_config)
-    device, was_training = next(model.parameters()).device, model.training
+    device = next(model.parameters()).device
     kind = "cuda" if device.type == "cuda" else "cpu"
     step = batch_size or max(1, _BATCH_PIXELS[kind] // (frames * size**2))
     motions = draw_states(len(pictures), seed, balanced=True)
     times = (torch.arange(frames, device=device, dtype=torch.float64) / frame_rate)[None]
     timed = getattr(model, "time_unit_s", None) is not None
     hits, best, began = torch.zeros(5, dtype=torch.int64), min(5, int(model.num_classes)), time.perf_counter()  # type: ignore[arg-type]
-    model.eval()
-    try:
+    with evaluating(model, dtype) as autocast:
         for start in range(0, len(pictures), step):
             part = torch.from_numpy(np.array(pictures[start : start + step])).to(device)
             chosen = motions[slice(start, start + step)].to(device)
             clips = normalise(render(part, chosen, size=size, frames=frames, frame_rate=frame_rate), data)
             inputs = (clips, None, times.expand(len(part), -1) if timed else None)
-            with torch.autocast(device.type, DTYPES[dtype], enabled=dtype != "float32"):
+            with autocast():  # Not what draws the clips.
                 logits = call_model(model, inputs)
             found = logits.float().topk(best).indices == chosen.labels[:, None]
             hits[:best] += found.sum(0).cpu()
             update(start + len(part), "")
-    finally:
-        model.train(was_training)
     count = len(pictures)
     speed = count / (time.perf_counter() - began)
     return {"top1": 100 * int(hits[0]) / count, "top5": 100 * int(hits.sum()) / count, "clips_per_s": speed}
@@ -189,15 +184,5 @@ def evaluate_motion(
             )
             speed = scores.pop("clips_per_s")
             results.append({"size": condition.size, "condition": str(condition), **scores, "images_per_s": speed})
-    return report(
-        model,
-        results,
-        name=name,
-        dataset=f"{packed.meta['name']}-motion",
-        split=split,
-        images=count,
-        skipped=len(packed.meta["skipped"]),
-        data_sha256=packed.meta["source_sha256"],
-        command=command,
-        dtype=dtype,
-    )
+    facts = {**data_facts(packed, split, count), "dataset": f"{packed.name}-motion", "skipped": packed.skipped}
+    return report(model, results, **facts, name=name, command=command, dtype=dtype)

@@ -17,7 +17,8 @@ class VideoOptions:
     Attributes:
         dataset: One of `modalities.video.datasets.DATASETS`, or `"auto"`: by the layout.
         fold: Official split of UCF101 and HMDB51, 1 to 3.
-        dev_count: Training videos held out for model selection, of data sets without a validation split.
+        dev_count: Training videos held out for model selection; 0 takes the validation split of UCF101, and of Kinetics
+            where there is a `val.csv`.
         crop_scale: Bounds on the share of a frame's area that a random crop keeps, the same for all frames of a clip;
             [1, 1] prepares training clips as those of the evaluation.
         crop_ratio: Bounds on its aspect ratio, relative to that of the input.

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from modalities.video.batches import ClipBatches, ClipInputs
 from modalities.video.datasets.base import VideoSet
 from modalities.video.datasets.find import open_videos
+from modalities.video.datasets.kinetics import Kinetics, table_of
 from modalities.video.datasets.ucf101 import UCF101
 from modalities.video.evaluate import accuracy
 from modalities.video.options import VideoOptions
 from modalities.video.transforms import normalise
-from zoo.errors import ConfigError
+from zoo.errors import ConfigError, DataError
 from zoo.training.holdout import split_dev
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
@@ -33,7 +34,9 @@ class VideoClassification:
         quiet: Of no effect: nothing is read before the first batch.
 
     Raises:
-        ConfigError: If there are no data, or `dev_count` is set for a data set with a validation split.
+        ConfigError: If there are no data, or `dev_count` is set for UCF101, whose training leaves out the validation
+            split.
+        DataError: If the data cannot be used, or a validation split that is listed is not there.
     """
 
     Options = VideoOptions
@@ -46,16 +49,31 @@ class VideoClassification:
         self.data = self._split("train")
         self.dev: VideoSet = self.data
         self.rows, self.dev_rows = np.arange(len(self.data)), np.zeros(0, np.int64)
-        if isinstance(self.data, UCF101):
-            if self.options.dev_count:
-                raise ConfigError("recipe: UCF101 has a validation split (first groups): leave dev_count at 0")
-            self.dev = self._split("val")
-            self.dev_rows = np.arange(len(self.dev))
-        elif self.options.dev_count:
+        if isinstance(self.data, UCF101) and self.options.dev_count:
+            raise ConfigError("recipe: UCF101 has a validation split (first groups): leave dev_count at 0")
+        if self.options.dev_count:
             self.rows, self.dev_rows = split_dev(len(self.data), self.options.dev_count, 0.0)
+        elif self._has_validation():
+            self.dev = self._validation()
+            self.dev_rows = np.arange(len(self.dev))
         self.labels, self.num_classes = self.data.class_names, len(self.data.class_names)
         self.order = EpochOrder(len(self.rows), recipe.batch_size, recipe.seed)
         self.steps_per_epoch = self.order.steps_per_epoch
+
+    def _has_validation(self) -> bool:
+        kinetics = isinstance(self.data, Kinetics) and table_of(self.data.path, "val") is not None
+        return kinetics or isinstance(self.data, UCF101)
+
+    def _validation(self) -> VideoSet:
+        try:
+            return self._split("val")
+        except DataError as error:
+            if isinstance(self.data, UCF101):
+                raise
+            raise DataError(
+                f"the validation split, which training is evaluated on: {error}; without it, hold out training videos: "
+                "set dev_count, for example to 1000"
+            ) from error
 
     def _split(self, split: str) -> VideoSet:
         options = self.options

@@ -68,7 +68,8 @@ def eval_(
     sizes: Annotated[
         str | None,
         typer.Option(
-            help="Of models of images and camera motions: sides in pixels, as 112,224 or 480x640 (height x width)."
+            help="Of models of images and camera motions: sides in pixels, as 112,224 or 480x640 (height x width). "
+            "Of segmenters of clouds: points seen at once, as 8192."
         ),
     ] = None,
     clips: Annotated[
@@ -165,10 +166,10 @@ def _parse_sizes(text: str | None) -> list[int | tuple[int, int]] | None:
     for part in filter(None, map(str.strip, text.split(","))):
         sides = part.split("x")
         if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
-            raise ConfigError(f"--sizes takes whole numbers of pixels such as 112,224 or 480x640, got {text!r}")
+            raise ConfigError(f"--sizes takes whole numbers such as 112,224 or 480x640, got {text!r}")
         found.append((int(sides[0]), int(sides[1])) if len(sides) == 2 else int(sides[0]))
     if not found:
-        raise ConfigError(f"--sizes takes whole numbers of pixels such as 112,224 or 480x640, got {text!r}")
+        raise ConfigError(f"--sizes takes whole numbers such as 112,224 or 480x640, got {text!r}")
     return found
 
 

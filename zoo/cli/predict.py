@@ -34,7 +34,11 @@ def predict(
         typer.Argument(metavar="SOURCE", help="Files, folders, patterns, http(s) URLs; - is standard input."),
     ],
     size: Annotated[
-        int | None, typer.Option(help="Of image models: side of the input in pixels; by default as trained.")
+        int | None,
+        typer.Option(
+            help="Of image models: side of the input in pixels; by default as trained. "
+            "Of models of clouds: points seen at once, of larger clouds in overlapping crops or thinned out."
+        ),
     ] = None,
     top_k: Annotated[
         int | None, typer.Option(help="Classes per result, by default 5; of a detector boxes, by default all.")

@@ -6,7 +6,7 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class PointSet(Protocol):
         name: For reports.
         path: Folder or file of the data.
         split: Which part of the data set.
+        splits: The parts that data sets of this kind have.
         class_names: In the order of the labels.
         sha256: Identifies the files.
     """
@@ -51,6 +52,7 @@ class PointSet(Protocol):
     name: str
     path: Path
     split: str
+    splits: ClassVar[tuple[str, ...]]
     class_names: tuple[str, ...]
     sha256: str
 
@@ -85,6 +87,7 @@ class FileSet(ABC):
     """
 
     name = "points"
+    splits: ClassVar[tuple[str, ...]] = ()
     class_names: tuple[str, ...] = ()
 
     def __init__(self, path: Path, split: str, files: Sequence[Path], errors: str = "raise") -> None:
@@ -118,9 +121,8 @@ def _checked(index: int, count: int) -> int:
     return index
 
 
-def require_split(split: str, splits: Iterable[str], name: str) -> None:
+def require_split(split: str, splits: Sequence[str], name: str) -> None:
     """Raises `ConfigError` unless the data set has this split."""
-    splits = list(splits)
     if split not in splits:
         raise ConfigError(f"{name} has the splits {', '.join(splits)}, not {split!r:.60}")
 

@@ -30,7 +30,13 @@ DATASETS: dict[str, Callable[..., Any]] = {
 
 
 def open_dataset(
-    data: str | os.PathLike[str], split: str, dataset: str = "auto", *, errors: str = "raise", **options: Any
+    data: str | os.PathLike[str],
+    split: str,
+    dataset: str = "auto",
+    *,
+    errors: str = "raise",
+    draw: int | None = None,
+    **options: Any,
 ) -> PointSet:
     """Opens one split of a data set; `dataset[i]` reads a cloud, whose field `label` holds the classes.
 
@@ -39,6 +45,7 @@ def open_dataset(
         split: For example `"train"`; those of each data set are with its class.
         dataset: One of `DATASETS`; `"auto"` tells by the layout.
         errors: `"raise"`, or `"keep"` what can be decoded of damaged files.
+        draw: Points of a cloud where those of the data set are drawn from meshes: what a model takes. `None`: 1,024.
         **options: Of the data set, such as `num_points` of ModelNet's meshes or `test_area` of S3DIS.
 
     Raises:
@@ -53,6 +60,8 @@ def open_dataset(
     if not root.exists():
         raise DataError(f"no such data: {root}")
     kind = _looks_like(root) if dataset == "auto" else dataset
+    if kind == "modelnet" and draw is not None:
+        options = {"num_points": draw, **options}
     try:
         opened: PointSet = DATASETS[kind](root, split, errors=errors, **options)
     except TypeError as error:

@@ -19,35 +19,15 @@ from modalities.points.datasets.base import (
 )
 from modalities.points.normals import vertex_normals
 from modalities.points.points import Points
+from modalities.points.presets import SCANNET_LABELS
 from zoo.errors import ConfigError, DataError
 
 __all__ = ["S3DIS", "S3DIS_CLASSES", "SCANNET_CLASSES", "ScanNet", "ScanNetArrays"]
 
-# Benchmark classes and their code in NYU40, the codes of `*_vh_clean_2.labels.ply`.
-_SCANNET = {
-    "wall": 1,
-    "floor": 2,
-    "cabinet": 3,
-    "bed": 4,
-    "chair": 5,
-    "sofa": 6,
-    "table": 7,
-    "door": 8,
-    "window": 9,
-    "bookshelf": 10,
-    "picture": 11,
-    "counter": 12,
-    "desk": 14,
-    "curtain": 16,
-    "refrigerator": 24,
-    "shower curtain": 28,
-    "toilet": 33,
-    "sink": 34,
-    "bathtub": 36,
-    "otherfurniture": 39,
-}
-SCANNET_CLASSES = tuple(_SCANNET)
-_NYU40 = {code: index for index, code in enumerate(_SCANNET.values())}
+SCANNET_CLASSES = SCANNET_LABELS
+# Codes of these classes in NYU40, those of `*_vh_clean_2.labels.ply`.
+_CODES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 24, 28, 33, 34, 36, 39)
+_NYU40 = {code: index for index, code in enumerate(_CODES)}
 _LISTS = ("scannetv2_{}.txt", "Tasks/Benchmark/scannetv2_{}.txt", "splits/scannetv2_{}.txt", "{}.txt")
 SCANNET_SPLITS = ("train", "val", "test")
 
@@ -81,10 +61,11 @@ class ScanNet(FileSet):
     """
 
     name = "scannet"
+    splits = SCANNET_SPLITS
     class_names = SCANNET_CLASSES
 
     def __init__(self, data: Path, split: str = "train", *, errors: str = "raise") -> None:
-        require_split(split, SCANNET_SPLITS, "ScanNet")
+        require_split(split, self.splits, "ScanNet")
         require_folder(data, "scans/<id>/<id>_vh_clean_2.ply and scannetv2_train.txt")
         lists = [data / name.format(split) for name in _LISTS]
         listed = next((path for path in lists if path.is_file()), None)
@@ -131,10 +112,11 @@ class ScanNetArrays(FileSet):
     """
 
     name = "scannet"
+    splits = SCANNET_SPLITS
     class_names = SCANNET_CLASSES
 
     def __init__(self, data: Path, split: str = "train", *, errors: str = "raise") -> None:
-        require_split(split, SCANNET_SPLITS, "ScanNet")
+        require_split(split, self.splits, "ScanNet")
         folder = require_folder(data / split, "<scene>/coord.npy, color.npy, normal.npy and segment20.npy")
         super().__init__(data, split, sorted(p.parent for p in folder.glob("*/coord.npy")), errors)
 
@@ -176,10 +158,11 @@ class S3DIS(FileSet):
     """
 
     name = "s3dis"
+    splits = ("train", "test")
     class_names = S3DIS_CLASSES
 
     def __init__(self, data: Path, split: str = "train", *, errors: str = "raise", test_area: int = 5) -> None:
-        require_split(split, ("train", "test"), "S3DIS")
+        require_split(split, self.splits, "S3DIS")
         if test_area not in range(1, 7):
             raise ConfigError(f"S3DIS has the areas 1 to 6, not {test_area!r}")
         require_folder(data, "Area_1 to Area_6, in them <room>/Annotations/*.txt")

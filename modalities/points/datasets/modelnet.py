@@ -11,11 +11,10 @@ from modalities.points.datasets.base import FileSet, require_file, require_folde
 from modalities.points.points import Points
 from zoo.errors import ConfigError, DataError
 from zoo.files import files_sha256
-from zoo.npy import read_array, read_members
+from zoo.npy import read_arrays, read_members
 
 __all__ = ["ModelNetArrays", "ModelNetMeshes", "ModelNetSampled"]
 
-SPLITS = ("train", "test")
 _LARGEST = 32767  # of the 16-bit coordinates
 _MAX_BYTES = 2**31
 
@@ -34,14 +33,16 @@ class ModelNetMeshes(FileSet):
         seed: Of the draw.
     """
 
+    splits = ("train", "test")
+
     def __init__(
         self, data: Path, split: str = "train", *, errors: str = "raise", num_points: int | None = 1024, seed: int = 0
     ) -> None:
-        require_split(split, SPLITS, "ModelNet")
+        require_split(split, self.splits, "ModelNet")
         if num_points is not None and (isinstance(num_points, bool) or num_points < 1):
             raise ConfigError(f"num_points must be a positive number or None, not {num_points!r}")
         require_folder(data, "a folder for each class, in it train/*.off and test/*.off")
-        classes = sorted(p.name for p in data.iterdir() if any((p / side).is_dir() for side in SPLITS))
+        classes = sorted(p.name for p in data.iterdir() if any((p / side).is_dir() for side in self.splits))
         found = [
             (file, label) for label, key in enumerate(classes) for file in sorted((data / key / split).glob("*.off"))
         ]
@@ -71,8 +72,10 @@ class ModelNetSampled(FileSet):
         classes: 40, or 10 for the lists of ModelNet10.
     """
 
+    splits = ("train", "test")
+
     def __init__(self, data: Path, split: str = "train", *, errors: str = "raise", classes: int = 40) -> None:
-        require_split(split, SPLITS, "ModelNet")
+        require_split(split, self.splits, "ModelNet")
         if classes not in (10, 40):
             raise ConfigError(f"ModelNet has 10 or 40 classes, not {classes!r}")
         lists = f"modelnet{classes}"
@@ -109,16 +112,16 @@ class ModelNetArrays:
         DataError: If it is another file.
     """
 
+    splits = ("train", "test")
+
     def __init__(self, data: Path, split: str = "train", *, errors: str = "raise") -> None:
-        require_split(split, SPLITS, "ModelNet")
+        require_split(split, self.splits, "ModelNet")
         self.path, self.split = require_file(data, "an .npz with train_xyz, train_label and class_names"), split
-        arrays = {}
+        wanted = (f"{split}_xyz", f"{split}_label", f"{split}_id", "class_names")
         with data.open("rb") as file:
             archive, headers = read_members(file, str(data))
-            for key in (f"{split}_xyz", f"{split}_label", f"{split}_id", "class_names"):
-                if key in headers:
-                    with archive.open(f"{key}.npy") as stream:
-                        arrays[key] = read_array(stream, str(data), key, max_bytes=_MAX_BYTES)
+            keys = [key for key in wanted if key in headers]
+            arrays = read_arrays(archive, headers, keys, str(data), max_bytes=_MAX_BYTES)
         xyz, labels, names = (arrays.get(key) for key in (f"{split}_xyz", f"{split}_label", "class_names"))
         if xyz is None or labels is None or names is None:
             raise DataError(

@@ -18,10 +18,11 @@ from modalities.points.datasets.base import (
     require_split,
 )
 from modalities.points.points import Points
+from modalities.points.presets import ALS3_LABELS
 from modalities.points.read import read_points
 from zoo.errors import DataError
 from zoo.files import files_sha256
-from zoo.npy import damage, read_array, read_members
+from zoo.npy import damage, read_arrays, read_members
 
 __all__ = ["ALS_CLASSES", "SEMANTICKITTI_CLASSES", "AirborneTiles", "KittiFrames", "SemanticKITTI"]
 
@@ -57,10 +58,11 @@ SEQUENCES = {
     "test": tuple(range(11, 22)),
 }
 
-ALS_CLASSES = ("ground", "vegetation", "building")
+ALS_CLASSES = ALS3_LABELS
 _ALS_CODES = {2: 0, 3: 1, 4: 1, 5: 1, 6: 2}
 _TRAIN_SHARE, _TEST_SHARE = 0.60, 0.65
-_MAX_BYTES = 2**31
+_ALS_PARTS = ("xyz_m", "class", "origin", "unit_to_m", "intensity", "return", "rgb16")
+_MAX_BYTES = 2**31  # of all tiles
 
 
 class SemanticKITTI(FileSet):
@@ -77,10 +79,11 @@ class SemanticKITTI(FileSet):
     """
 
     name = "semantickitti"
+    splits = tuple(SEQUENCES)
     class_names = SEMANTICKITTI_CLASSES
 
     def __init__(self, data: Path, split: str = "train", *, errors: str = "raise") -> None:
-        require_split(split, SEQUENCES, "SemanticKITTI")
+        require_split(split, self.splits, "SemanticKITTI")
         root = data / "dataset" if (data / "dataset" / "sequences").is_dir() else data
         require_folder(root / "sequences", "<XX>/velodyne/*.bin and <XX>/labels/*.label")
         folders = [root / "sequences" / f"{number:02d}" for number in SEQUENCES[split]]
@@ -125,10 +128,11 @@ class KittiFrames:
     """
 
     name = "kitti"
+    splits = ("train", "test")
     class_names: tuple[str, ...] = ()
 
     def __init__(self, data: Path, split: str = "train", *, errors: str = "raise") -> None:
-        require_split(split, ("train", "test"), "KITTI")
+        require_split(split, self.splits, "KITTI")
         folder = {"train": "training", "test": "testing"}[split]
         self.path, self.split, self._errors = data, split, errors
         self._archive: Path | None = None
@@ -181,12 +185,13 @@ class AirborneTiles:
     """
 
     name = "als3"
+    splits = ("train", "test", "all")
     class_names = ALS_CLASSES
 
     def __init__(
         self, data: Path, split: str = "train", *, errors: str = "raise", tiles: tuple[str, ...] | None = None
     ) -> None:
-        require_split(split, ("train", "test", "all"), "the airborne tiles")
+        require_split(split, self.splits, "the airborne tiles")
         self.path, self.split = require_file(data, "an .npz with <tile>_xyz_m and <tile>_class"), split
         with data.open("rb") as file:
             archive, headers = read_members(file, str(data))
@@ -196,15 +201,14 @@ class AirborneTiles:
                 raise DataError(f"{data}: no tile {', '.join(missing)} with classes; it holds {', '.join(found)}")
             if not self.tiles:
                 raise DataError(f"{data}: expected <tile>_xyz_m and <tile>_class; it holds {', '.join(headers)}")
-            self._clouds = []
-            for tile in self.tiles:
-                parts = {}
-                for key in headers:
-                    if key.startswith(f"{tile}_"):
-                        with archive.open(f"{key}.npy") as stream:
-                            array = read_array(stream, str(data), key, max_bytes=_MAX_BYTES)
-                        parts[key.removeprefix(f"{tile}_")] = array
-                self._clouds.append(self._cloud(tile, parts))
+            wanted = {f"{tile}_{part}": (tile, part) for tile in self.tiles for part in _ALS_PARTS}
+            keys = [key for key in wanted if key in headers]
+            arrays = read_arrays(archive, headers, keys, str(data), max_bytes=_MAX_BYTES)
+        parts: dict[str, dict[str, np.ndarray]] = {tile: {} for tile in self.tiles}
+        for key, array in arrays.items():
+            tile, part = wanted[key]
+            parts[tile][part] = array
+        self._clouds = [self._cloud(tile, parts[tile]) for tile in self.tiles]
         self.sha256 = files_sha256(data.parent, [data])
 
     def _cloud(self, tile: str, parts: dict[str, np.ndarray]) -> Points:

@@ -8,7 +8,7 @@ import numpy as np
 
 from modalities.points.formats.base import Decoded, Options, from_columns, split_table
 from zoo.errors import DataError
-from zoo.npy import damage, read_array, read_members
+from zoo.npy import read_array, read_arrays, read_members
 
 __all__ = ["CLOUD_KEYS", "decode_npy", "decode_npz"]
 
@@ -21,7 +21,7 @@ _NAMES = {
     "labels": "label",
     "strength": "intensity",
 }
-_MAX_ROW = 2**10  # bytes of a point in one array
+_MAX_ROW = 2**10  # bytes of a point in all arrays
 
 
 def decode_npz(file: BinaryIO, name: str, options: Options) -> Decoded:
@@ -40,11 +40,12 @@ def decode_npz(file: BinaryIO, name: str, options: Options) -> Decoded:
     if not shape or (main is not None and (len(shape) != 2 or shape[1] < 3)):
         raise DataError(f"{name}: {main or 'x'} must be {'(N, 3)' if main else '(N,)'}, not {shape}")
     count = options.check_count(shape[0], name)
-    arrays = {}
-    for key, (rows, dtype) in headers.items():
-        if len(rows) in (1, 2) and rows[0] == count and dtype.kind in "iufb":
-            with damage(name, key), archive.open(f"{key}.npy") as stream:
-                arrays[key] = read_array(stream, name, key, max_bytes=count * _MAX_ROW)
+    fitting = [
+        key
+        for key, (rows, dtype) in headers.items()
+        if len(rows) in (1, 2) and rows[0] == count and dtype.kind in "iufb"
+    ]
+    arrays = read_arrays(archive, headers, fitting, name, max_bytes=count * _MAX_ROW)
     if main is None:
         return from_columns({_NAMES.get(key, key): values for key, values in arrays.items()}, name)
     decoded = _table(arrays.pop(main, np.empty((count, 0))), main, name)
