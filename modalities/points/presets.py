@@ -19,7 +19,9 @@ __all__ = ["PTV3_ENCODINGS", "card_words", "config", "count_parameters", "points
 # are 16 wide: with three axes RoPE turns two pairs an axis and leaves four channels as they are.
 PTV3_ENCODINGS = ("pape", "rope", "none", "alibi", "sincos+pape")
 
-# Size n is small enough that its weights in float16 (below 2.7 MiB) can come with the package.
+# Names whose weights come with the package (size n: below 2.7 MiB in float16).
+EMBEDDED = ("pape-ptv3-n-als3",)
+
 CLASSIFIERS: dict[str, dict[str, Any]] = {
     "n": {
         "channels": [32, 48, 64, 96],
@@ -180,7 +182,8 @@ def presets() -> Iterator[dict[str, Any]]:
                 name = f"{encoding.replace('+', '-')}-ptv3-{size}-{where}"  # A Hub repository's has no plus sign.
                 made = config(name, encoding=encoding, task=task, size=size, data=data, labels=labels)
                 command = f"zoo train {where} --model {name} --data DIR"
-                yield {"name": name, "weights": "none", "command": command, "config": made}
+                weights = "embedded" if name in EMBEDDED else "none"
+                yield {"name": name, "weights": weights, "command": command, "config": made}
 
 
 def count_parameters(model: Mapping[str, Any]) -> int:

@@ -15,6 +15,8 @@ __all__ = ["AXES", "card_words", "config", "count_parameters", "presets"]
 
 AXES = 3
 SIZES_HERE = ("n", "t")
+# Names whose weights come with the package.
+EMBEDDED = ("pape-point-vit-n-modelnet10",)
 # Encoding -> what is read of a group. PaPE-RI sees distances alone, so with invariant features all of the network does.
 MODELS = {"pape": "relative+centre", "pape-ri": "invariant", "rope": "relative+centre", "none": "relative+centre"}
 _CHANNELS = {"relative": 3, "relative+centre": 6, "invariant": 7}
@@ -85,7 +87,8 @@ def presets() -> Iterator[dict[str, Any]]:
                 name, encoding=encoding, size=size, data=MODELNET10_DATA, labels=MODELNET10_LABELS, group_features=read
             )
             command = f"zoo train modelnet10-vit --model {name} --data DIR"
-            yield {"name": name, "weights": "none", "command": command, "config": made}
+            weights = "embedded" if name in EMBEDDED else "none"
+            yield {"name": name, "weights": weights, "command": command, "config": made}
 
 
 def count_parameters(model: dict[str, Any]) -> int:
