@@ -40,6 +40,9 @@ def test_list_filters_and_json(run):
     assert [row["name"] for row in json.loads(out)] == [
         "rope-event-det-t-gen1",
         "rope-event-vit-t-dvsgesture",
+        "rope-point-vit-t-modelnet10",
+        "rope-ptv3-t-als3",
+        "rope-ptv3-t-modelnet10",
         "rope-vit-det-t-bccd",
         "rope-vit-det-t-coco",
         "rope-vit-t-imagenette",

@@ -29,6 +29,10 @@ def test_registered_names():
     for encoding in ("pape", "rope", "none"):
         expected |= {f"{encoding}-event-vit-n-nmnist1100", f"{encoding}-event-det-n-nmnist-canvas"}
     expected |= {f"{e}-vit-det-{s}-bccd" for e in ENCODINGS for s in "nt"}
+    for sizes, data in (("nt", "modelnet10"), ("nt", "als3"), ("b", "modelnet40"), ("b", "scannet")):
+        expected |= {f"{e}-ptv3-{s}-{data}" for e in ("pape", "rope", "none", "alibi", "sincos-pape") for s in sizes}
+    expected |= {f"{e}-point-vit-{s}-modelnet10" for e in ("pape", "pape-ri", "rope", "none") for s in "nt"}
+    expected |= {f"pape-point-vit-{s}-modelnet10-invariant" for s in "nt"}
     assert set(NAMES) == expected
     assert sorted(NAMES) == NAMES
 
@@ -41,6 +45,7 @@ def test_filters():
         f"pape-ri-event-{kind}-{s}-{data}" for kind, data in (("vit", "dvsgesture"), ("det", "gen1")) for s in "bnst"
     ]
     ours += [f"pape-ri-vit-det-{s}-bccd" for s in "nt"]
+    ours += [f"pape-ri-point-vit-{s}-modelnet10" for s in "nt"]
     assert zoo.list_models(encoding="pape-ri") == sorted(ours)
     embedded = ["pape-event-det-n-nmnist-canvas", "pape-event-vit-n-nmnist1100", "pape-vit-det-n-bccd"]
     embedded += ["pape-vit-n-imagenette", "pape-vit-t-imagenette"]
@@ -49,8 +54,12 @@ def test_filters():
     assert zoo.list_models(weights="release") == released
     assert zoo.list_models(weights="any") == sorted([*released, *embedded])
     assert zoo.list_models(weights="hub") == zoo.list_models("nothing*") == zoo.list_models(modality="sound") == []
-    events = zoo.list_models(modality="events")
-    assert events == zoo.list_models("*-event-*") and zoo.list_models(modality="image") == sorted({*NAMES} - {*events})
+    events, points = zoo.list_models(modality="events"), zoo.list_models(modality="points")
+    assert events == zoo.list_models("*-event-*") and zoo.list_models(modality="image") == sorted(
+        {*NAMES} - {*events, *points}
+    )
+    assert zoo.list_models(task="segmentation") == sorted([*zoo.list_models("*-als3"), *zoo.list_models("*-scannet")])
+    assert len(zoo.list_models(encoding="sincos+pape")) == 6
     assert zoo.list_models(task="detection", modality="image") == zoo.list_models("*-vit-det-*")
     assert zoo.list_models(task="detection", modality="events") == zoo.list_models("*-event-det-*")
     with pytest.raises(zoo.ConfigError, match="embedded, hub, release, none or any"):

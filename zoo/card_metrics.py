@@ -9,7 +9,18 @@ __all__ = ["CLASS_PREFIX", "MAIN_METRICS", "NOTES", "heading", "hub_type", "item
 
 # Task -> metric of a results file -> heading. All are in percent.
 MAIN_METRICS: dict[str, dict[str, str]] = {
-    "classification": {"top1": "top-1"},
+    "classification": {
+        "top1": "top-1",
+        "macc": "class mean",
+        "top1_voted": "top-1, voted",
+        "top1_so3": "top-1, turned",
+    },
+    "segmentation": {
+        "miou": "mIoU",
+        "miou_voted": "mIoU, voted",
+        "macc": "class mean",
+        "accuracy": "accuracy",
+    },
     "detection": {
         "map": "mAP",
         "ap50": "AP50",
@@ -22,9 +33,17 @@ MAIN_METRICS: dict[str, dict[str, str]] = {
 }
 CLASS_PREFIX = "map/"
 """Before the name of a class, the metric that is its average precision."""
+IOU_PREFIX = "iou/"
+"""The same for its intersection over union."""
+_PREFIXES = {CLASS_PREFIX: "mAP", IOU_PREFIX: "IoU"}
 
 NOTES = {
     "classification": "Top-1: the share of samples whose best class is right, in percent.",
+    "segmentation": (
+        "mIoU: intersection over union, mean over the classes that are true or predicted, in percent of all points of "
+        "the split that have a class. Class mean: the share of right points, mean over the classes. Voted: mean "
+        "probabilities over turned and scaled copies."
+    ),
     "detection": (
         "The metrics of COCO, in percent. mAP: average precision, mean over the IoU thresholds 0.50 to 0.95 and the "
         "classes; AP50 and AP75 at one threshold; small, medium and large objects are below 32 x 32 px, below 96 x 96 "
@@ -35,14 +54,15 @@ NOTES = {
 
 def heading(metric: str) -> str:
     """Heading of a metric, for example `"AP50"`; of a class the name is as the data have it, not escaped."""
-    if metric.startswith(CLASS_PREFIX):
-        return f"mAP of {metric.removeprefix(CLASS_PREFIX)}"
+    for prefix, short in _PREFIXES.items():
+        if metric.startswith(prefix):
+            return f"{short} of {metric.removeprefix(prefix)}"
     return next((names[metric] for names in MAIN_METRICS.values() if metric in names), metric)
 
 
 def hub_type(metric: str) -> str:
     """Type of a metric in a `model-index`; the list of the Hub has none for COCO's, which go by their usual names."""
-    if metric == "top1":
+    if metric.startswith("top1"):
         return "accuracy"
     return "mAP" if metric.startswith(CLASS_PREFIX) else heading(metric)
 
@@ -51,8 +71,7 @@ def measured_metrics(task: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics of a row of a results file that cards show, main ones first, values as they are."""
     main = MAIN_METRICS[task]
     found = {key: row[key] for key in main if key in row}
-    if task == "detection":
-        found |= {str(key): value for key, value in row.items() if str(key).startswith(CLASS_PREFIX)}
+    found |= {str(key): value for key, value in row.items() if str(key).startswith(tuple(_PREFIXES))}
     return found
 
 
@@ -63,6 +82,7 @@ def item_key(item: Mapping[str, Any]) -> tuple[Any, ...]:
     return (item["dataset"], item["split"], size, item["metric"], item.get("extend"))
 
 
-def size_text(size: Any) -> str:
-    """A size of a record, for example `"112 px"` or `"240 x 320 px"` (height x width)."""
-    return f"{' x '.join(map(str, size)) if isinstance(size, (list, tuple)) else size} px"
+def size_text(size: Any, modality: str = "image") -> str:
+    """A size of a record, for example `"112 px"`, `"240 x 320 px"` (height x width) or `"1024 points"`."""
+    unit = "points" if modality == "points" else "px"
+    return f"{' x '.join(map(str, size)) if isinstance(size, (list, tuple)) else size} {unit}"

@@ -11,12 +11,15 @@ from zoo.registry import Entry
 
 __all__ = ["code", "literal", "metric_comparison", "metric_results", "model_index", "noun", "table"]
 
-# Modality and task -> task of the Hub, and its name. The Hub has no task with event cameras.
+# Modality and task -> task of the Hub, and its name. The Hub has no task with event cameras
+# or point clouds.
 _TASKS = {
     ("image", "classification"): ("image-classification", "Image Classification"),
     ("image", "detection"): ("object-detection", "Object Detection"),
     ("events", "classification"): ("other", "Event Camera Classification"),
     ("events", "detection"): ("other", "Event Camera Object Detection"),
+    ("points", "classification"): ("other", "Point Cloud Classification"),
+    ("points", "segmentation"): ("other", "Point Cloud Semantic Segmentation"),
 }
 
 
@@ -47,7 +50,7 @@ def code(text: str) -> str:
 
 def noun(modality: str) -> str:
     """What the samples of a data set are called."""
-    return "pictures" if modality == "image" else "samples"
+    return {"image": "pictures", "points": "clouds"}.get(modality, "samples")
 
 
 def _conditions(item: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -65,7 +68,7 @@ def _described(item: Mapping[str, Any], record: Mapping[str, Any], entry: Entry)
     extend = f", extended with {literal(item['extend'])}" if item.get("extend") else ""
     return (
         f"{literal(record['data']['name'])} (data set {code(item['dataset'])}), {literal(item['split'])} split, "
-        f"{item['images']:,} {noun(entry.modality)}, at {size_text(item['size'])}"
+        f"{item['images']:,} {noun(entry.modality)}, at {size_text(item['size'], entry.modality)}"
         f"{' (height x width)' if isinstance(item['size'], list) else ''}{extend}, in {literal(item['dtype'])} on "
         f"{literal(item['device'])}"
     )
@@ -173,7 +176,7 @@ def model_index(record: Mapping[str, Any], entry: Entry) -> list[dict[str, Any]]
         metrics = [
             {
                 "type": hub_type(item["metric"]),
-                "name": f"{heading(item['metric'])} at {size_text(item['size'])}",
+                "name": f"{heading(item['metric'])} at {size_text(item['size'], entry.modality)}",
                 "value": value,
                 "args": {
                     "size": list(item["size"]) if isinstance(item["size"], list) else item["size"],

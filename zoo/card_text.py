@@ -11,11 +11,13 @@ from zoo.registry import Entry, architecture
 
 __all__ = ["compared_name", "compared_sizes", "render_config", "render_entry", "render_record"]
 
-# Of the Hub, which has no pipeline that takes recordings of event cameras.
+# Of the Hub, which has no pipeline that takes recordings of event cameras or point clouds.
 PIPELINES = {
     ("image", "classification"): "image-classification",
     ("image", "detection"): "object-detection",
 }
+# Modality -> tag, where the Hub has no pipeline.
+TAGS = {"events": "event-camera", "points": "point-cloud"}
 # Licences with a page on the Hub; others go there by name and link.
 HUB_LICENSES = ("apache-2.0", "cc-by-4.0", "cc-by-sa-4.0", "mit")
 NAMES = {
@@ -30,6 +32,7 @@ NAMES = {
     "learned": "a learned table",
     "liere": "LieRE",
     "sincos": "sine-cosine",
+    "sincos+pape": "sine-cosine and PaPE",
     "none": "no position encoding",
 }
 CITATION = """@misc{ohrstrom2026pape,
@@ -151,13 +154,15 @@ def _front(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "library_name": "pape-zoo",
         "pipeline_tag": PIPELINES.get((config["modality"], config["task"])),
-        "tags": [*tags, *(["event-camera", config["task"]] if config["modality"] == "events" else [])],
+        "tags": [*tags, *([kind, config["task"]] if (kind := TAGS.get(config["modality"])) else [])],
     }
 
 
 def _summary(config: Mapping[str, Any]) -> str:
     model = config["model"]
     encoding = NAMES.get(model["encoding"], model["encoding"])
+    if summary := architecture(config).card_words(config).get("summary"):
+        return summary.format(encoding=encoding)
     return (
         f"A vision transformer for {config['modality']} {config['task']} with {encoding}"
         f"{'' if model['encoding'] == 'none' else ' as position encoding'}: patches of {model['patch_size']} px, width "
@@ -167,7 +172,7 @@ def _summary(config: Mapping[str, Any]) -> str:
 
 def _source(config: Mapping[str, Any]) -> str:
     """Name of a file for examples."""
-    return "recording.raw" if config["modality"] == "events" else "picture.jpg"
+    return {"events": "recording.raw", "points": "cloud.ply"}.get(config["modality"], "picture.jpg")
 
 
 def _facts(config: Mapping[str, Any], weights: str) -> str:
@@ -177,7 +182,9 @@ def _facts(config: Mapping[str, Any], weights: str) -> str:
         ("Position encoding", NAMES.get(model["encoding"], model["encoding"])),
         ("Parameters", f"{count:,}"),
     ]
-    if data:
+    if stated := architecture(config).card_words(config).get("input"):
+        rows.append(("Input", stated))
+    elif data:
         size = " x ".join(map(str, architecture(config).data_config(data).input_size[1:]))
         sized = f"{size} px, patch {model['patch_size']}"
         events = config["modality"] == "events"

@@ -34,6 +34,8 @@ _FILES = {
     ("image", "detection"): "photo.jpg",
     ("events", "classification"): "recording.raw",
     ("events", "detection"): "recording.raw",
+    ("points", "classification"): "cloud.ply",
+    ("points", "segmentation"): "tile.laz",
 }
 # Modality and task -> commands, and Python after `import zoo`.
 _EXAMPLES = {
@@ -57,5 +59,13 @@ _EXAMPLES = {
         'predict = zoo.predictor("{name}", min_score=0.25)\n'
         'for found in predict("{file}", stream=True):   # a result for each window of time\n'
         "    print(found.time_us, found.boxes, found.labels, found.scores)",
+    ),
+    ("points", "classification"): (
+        "zoo predict {name} {file}",
+        'predict = zoo.predictor("{name}")\nprint(predict("{file}"))',
+    ),
+    ("points", "segmentation"): (
+        "zoo predict {name} {file} --save out/   # how many points of each class; out/ gets the cloud with labels",
+        'predict = zoo.predictor("{name}")\nprint(predict("{file}"))',
     ),
 }

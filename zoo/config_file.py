@@ -38,7 +38,6 @@ MAX_SIZE = 1 << 20  # No width, depth or count of a model is larger.
 
 REQUIRED = ("schema_version", "modality", "task", "architecture", "model")
 KNOWN = ("schema_version", "name", "modality", "task", "architecture", "model", "data", "labels")
-SIZE_KEYS = ("dim", "depth", "num_heads", "head_dim", "mlp_dim", "patch_size", "in_chans", "num_classes")
 
 
 def regular_file_size(path: Path) -> int:
@@ -202,7 +201,7 @@ def check_config(config: dict[str, Any], where: str = "config") -> dict[str, Any
 
 def _check_size(config: dict[str, Any], where: str) -> None:
     model = config["model"]
-    for key in SIZE_KEYS:
+    for key in registry.architecture(config).sizes:
         value = model.get(key)
         low = 0 if key == "num_classes" else 1  # Without classes there is no head.
         if type(value) is not int or not low <= value <= MAX_SIZE:

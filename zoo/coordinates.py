@@ -40,6 +40,8 @@ class Coordinates:
         poses: (B or 1, N, 4, 4) float32 or float64, or (N_total, 4, 4) when packed: what maps the frame of each token
             (its camera) to the world, see `zoo.poses`. Invertible; read by encodings of kind group, and untouched by
             `shifted` and `scaled`, which move coordinates. `None` means that tokens have none.
+        sample: Packed batches only: int64 (N_total,), the sample of each token, from who made `cu_seqlens` and need not
+            look at them again (which synchronises a GPU). `None` means: they are checked where they are used.
     """
 
     values: Tensor
@@ -49,6 +51,7 @@ class Coordinates:
     bounds: tuple[tuple[float, float], ...] | None = None
     unit: str = "patch"
     poses: Tensor | None = None
+    sample: Tensor | None = None
 
     def __post_init__(self) -> None:
         expected = 2 if self.packed else 3
@@ -92,6 +95,7 @@ class Coordinates:
             positioned=None if self.positioned is None else self.positioned.to(device=device),
             cu_seqlens=None if self.cu_seqlens is None else self.cu_seqlens.to(device=device),
             poses=None if self.poses is None else self.poses.to(device=device, dtype=dtype),
+            sample=None if self.sample is None else self.sample.to(device=device),
         )
 
     def shifted(self, offset: float | Sequence[float] | Tensor) -> Coordinates:
@@ -184,12 +188,11 @@ class Coordinates:
         """Sample index of each packed token, int64 (N_total,)."""
         if self.cu_seqlens is None:
             raise DataError("segments() is for packed coordinates")
+        if self.sample is not None:
+            return self.sample
         lengths = self.cu_seqlens.diff()
-        if (
-            bool((lengths < 0).any())
-            or int(self.cu_seqlens[0]) != 0
-            or int(self.cu_seqlens[-1]) != self.values.shape[0]
-        ):
+        ends = int(self.cu_seqlens[0]), int(self.cu_seqlens[-1])
+        if bool((lengths < 0).any()) or ends != (0, self.values.shape[0]):
             raise DataError(f"cu_seqlens must rise from 0 to the number of tokens, {self.values.shape[0]}")
         samples = torch.arange(len(lengths), device=lengths.device)
         return torch.repeat_interleave(samples, lengths, output_size=self.values.shape[0])
@@ -224,8 +227,7 @@ class Coordinates:
             high = values.new_full(shape, -math.inf).scatter_reduce(0, segments, high, "amax")
         else:
             low, high = low.amin(dim=-2, keepdim=True), high.amax(dim=-2, keepdim=True)
-        nothing = low > high
-        return low.masked_fill(nothing, 0.0), high.masked_fill(nothing, 0.0)
+        return low.masked_fill(low > high, 0.0), high.masked_fill(low > high, 0.0)
 
 
 def _whole_steps(bounds: Sequence[tuple[float, float]], at: Sequence[float]) -> bool:
@@ -305,11 +307,7 @@ def clip(
 
 
 def text(
-    length: int,
-    *,
-    start: float = 0.0,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
+    length: int, *, start: float = 0.0, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> Coordinates:
     """Tokens of a sequence at start, start + 1, ...; values (1, length, 1)."""
     return _lattice((length,), (0,), start, device, _dtype(dtype))

@@ -1,12 +1,18 @@
-"""Writing a file all or nothing, and where files of our own are kept."""
+"""Writing a file all or nothing, where files of our own are kept, and what identifies the files of a data set."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["cache_folder", "partial_of", "write_whole"]
+from zoo.errors import DataError
+
+__all__ = ["cache_folder", "files_sha256", "partial_of", "write_whole"]
+
+_END = 1 << 16  # Bytes at either end of a file that identify it.
 
 
 def cache_folder(kind: str) -> Path:
@@ -41,3 +47,29 @@ def write_whole(path: Path, data: bytes | str) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def files_sha256(root: Path, files: Iterable[Path]) -> str:
+    """Identifies files by name, size and both ends: to hash all of a large data set would be to read it twice.
+
+    Copies of the same files have the same value.
+
+    Args:
+        root: Names are relative to it.
+        files: Files below it.
+
+    Raises:
+        DataError: If one cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in files:
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                ends = file.read(_END)
+                file.seek(max(_END, size - _END))
+                ends += file.read(_END)
+        except OSError as error:
+            raise DataError(f"cannot read {path} ({error})") from error
+        digest.update(repr((path.relative_to(root).as_posix(), size)).encode() + hashlib.sha256(ends).digest())
+    return digest.hexdigest()

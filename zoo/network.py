@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
 from zoo.errors import ConfigError
-from zoo.network_config import NetworkConfig, check_class_count
+from zoo.network_config import EncodedConfig, NetworkConfig, check_class_count
 from zoo.transformer import Encoder
 
 if TYPE_CHECKING:
     from zoo.loading import LoadReport
 
-__all__ = ["ClassTokenNetwork", "EncoderNetwork", "Sequences", "build_encoder", "set_config"]
+__all__ = ["ClassTokenNetwork", "EncoderNetwork", "Sequences", "block_indices", "build_encoder", "set_config"]
 
 
 class Sequences(NamedTuple):
@@ -106,7 +106,7 @@ class EncoderNetwork(nn.Module, ABC):
         if output not in ("tokens", "grid"):
             raise ConfigError(f"output must be 'tokens' or 'grid', got {output!r}")
         depth = len(self.encoder.blocks)
-        wanted = _block_indices(indices, depth)
+        wanted = block_indices(indices, depth)
         tokens, coords, mask, layout = self._sequences(inputs)
         kept: dict[int, Tensor] = {}
         final: Tensor | None = None
@@ -224,7 +224,7 @@ def build_encoder(config: NetworkConfig, axes: int) -> Encoder:
 
 
 def set_config(
-    model: Any, config: Mapping[str, Any], parsed: NetworkConfig, data_config: Any, labels: list[str] | None
+    model: Any, config: Mapping[str, Any], parsed: EncodedConfig, data_config: Any, labels: list[str] | None
 ) -> None:
     """Gives a model its complete configuration, with what was checked and filled in, and its preprocessing."""
     model.data_config = data_config
@@ -236,7 +236,7 @@ def set_config(
     }
 
 
-def _block_indices(indices: int | Sequence[int] | None, depth: int) -> list[int]:
+def block_indices(indices: int | Sequence[int] | None, depth: int) -> list[int]:
     """Numbers of the blocks that `forward_intermediates(indices)` asks for, of `depth` blocks.
 
     Raises:

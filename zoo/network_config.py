@@ -1,4 +1,4 @@
-"""What configurations of networks around an `Encoder` share, checked field by field."""
+"""What configurations of networks share, checked field by field."""
 
 from __future__ import annotations
 
@@ -11,53 +11,30 @@ from typing import Any, ClassVar, Self, TypeVar
 from zoo.encodings import split_name
 from zoo.errors import ConfigError
 
-__all__ = ["NetworkConfig", "check_class_count", "parse_config"]
+__all__ = ["EncodedConfig", "NetworkConfig", "check_class_count", "parse_config"]
 
-C = TypeVar("C", bound="NetworkConfig")
+C = TypeVar("C", bound="EncodedConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkConfig:
-    """Sizes and encoding of a network of patches; the `"model"` part of config.json.
+class EncodedConfig:
+    """What the `"model"` part of every config.json has.
 
     Attributes:
-        dim: Feature width C.
-        depth: Number of blocks.
-        num_heads: Attention heads.
-        head_dim: Width of a head.
-        mlp_dim: Hidden width of the MLP.
-        patch_size: Patch size in pixels.
         num_classes: Number of classes; 0 leaves the head out, so that a classifier returns features.
         in_chans: Input channels.
         encoding: Position encoding, see `zoo.encodings()`.
         encoding_options: Its options.
-        class_token_position: `None` (the class token has no position), or `"origin"` as in the released networks.
         drop_path: Stochastic depth in training.
     """
 
     # Bounds of what a configuration from a stranger may ask for.
-    LIMITS: ClassVar[dict[str, int]] = {
-        "dim": 16384,
-        "depth": 256,
-        "num_heads": 256,
-        "head_dim": 1024,
-        "mlp_dim": 65536,
-        "patch_size": 256,
-        "in_chans": 4096,
-        "num_classes": 1_000_000,
-    }
+    LIMITS: ClassVar[dict[str, int]] = {"in_chans": 4096, "num_classes": 1_000_000}
 
-    dim: int
-    depth: int
-    num_heads: int
-    head_dim: int
-    mlp_dim: int
-    patch_size: int
     num_classes: int
     in_chans: int = 3
     encoding: str = "pape"
     encoding_options: dict[str, Any] = field(default_factory=dict)
-    class_token_position: str | None = None
     drop_path: float = 0.0
 
     def __post_init__(self) -> None:
@@ -73,10 +50,6 @@ class NetworkConfig:
         split_name(self.encoding)
         if not isinstance(self.encoding_options, Mapping):
             raise ConfigError(f"model config: encoding_options must be a mapping, got {self.encoding_options!r:.80}")
-        if self.class_token_position not in (None, "origin"):
-            raise ConfigError(
-                f"model config: class_token_position must be null or 'origin', got {self.class_token_position!r:.80}"
-            )
         rate = self.drop_path
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < 1:
             raise ConfigError(f"model config: drop_path must be in [0, 1), got {rate!r:.80}")
@@ -102,6 +75,46 @@ class NetworkConfig:
         if missing:
             raise ConfigError(f"model config: missing {', '.join(missing)}")
         return cls(**{key: value for key, value in values.items() if key in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig(EncodedConfig):
+    """Sizes and encoding of a network of patches around an `Encoder`.
+
+    Attributes:
+        dim: Feature width C.
+        depth: Number of blocks.
+        num_heads: Attention heads.
+        head_dim: Width of a head.
+        mlp_dim: Hidden width of the MLP.
+        patch_size: Patch size in pixels.
+        class_token_position: `None` (the class token has no position), or `"origin"` as in the released networks.
+    """
+
+    LIMITS: ClassVar[dict[str, int]] = {
+        "dim": 16384,
+        "depth": 256,
+        "num_heads": 256,
+        "head_dim": 1024,
+        "mlp_dim": 65536,
+        "patch_size": 256,
+        **EncodedConfig.LIMITS,
+    }
+
+    dim: int
+    depth: int
+    num_heads: int
+    head_dim: int
+    mlp_dim: int
+    patch_size: int
+    class_token_position: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.class_token_position not in (None, "origin"):
+            raise ConfigError(
+                f"model config: class_token_position must be null or 'origin', got {self.class_token_position!r:.80}"
+            )
 
 
 def parse_config(config: Mapping[str, Any], kind: type[C]) -> tuple[C, list[str] | None]:

@@ -20,8 +20,13 @@ from zoo.results import TIME_COLUMNS, ClassificationResults, Failure, PictureRes
 __all__ = ["Predictor", "predictor"]
 
 # Modality -> "module:class" of its `Inputs`.
-_INPUTS = {"image": "modalities.image.predict:Pictures", "events": "modalities.events.predict:Recordings"}
+_INPUTS = {
+    "image": "modalities.image.predict:Pictures",
+    "events": "modalities.events.predict:Recordings",
+    "points": "modalities.points.predict:PointFiles",
+}
 RESULTS: dict[str, type[PictureResults]] = {"classification": ClassificationResults, "detection": DetectionResults}
+_TASKS = (*RESULTS, "segmentation")
 _TOP_K = {"classification": 5, "detection": 1_000_000}
 _MIN_SCORE = 0.25
 
@@ -32,6 +37,10 @@ class Inputs(Protocol):
     Attributes:
         kind: What `zoo.reading.expand` looks for in folders.
         timed: Results are of spans of time, and a source may have several.
+
+    One may also have `result_types`, task -> class of its results, where those of `RESULTS` do not fit; `most`, the
+    most inputs of a batch; and, of models that give every point a class, `scores(model, input)`, the probabilities
+    (N, classes).
     """
 
     kind: str
@@ -48,7 +57,7 @@ class Inputs(Protocol):
 
 
 class Predictor:
-    """A model that takes pictures or recordings as people have them; made by `predictor`.
+    """A model that takes pictures, recordings or point clouds as people have them; made by `predictor`.
 
     Attributes:
         model: The model, in eval mode.
@@ -71,14 +80,16 @@ class Predictor:
         config, data_config = getattr(model, "config", None), getattr(model, "data_config", None)
         if not isinstance(config, dict) or not hasattr(data_config, "with_size"):
             raise ConfigError(f"{type(model).__name__} is not a model of pape-zoo: it has no config and data_config")
-        if config.get("modality") not in _INPUTS or config.get("task") not in RESULTS:
+        if config.get("modality") not in _INPUTS or config.get("task") not in _TASKS:
             raise ConfigError(
                 f"{config.get('name')}: no predictor for {config.get('modality')} {config.get('task')};"
-                f" this version does {' and '.join(RESULTS)} of {' and '.join(_INPUTS)}"
+                f" this version does {' and '.join(_TASKS)} of {' and '.join(_INPUTS)}"
             )
         self.task = str(config["task"])
         if top_k is not None and not _is_positive(top_k):
             raise ConfigError(f"top_k must be a positive whole number, not {top_k!r}")
+        if top_k is not None and self.task == "segmentation":
+            raise ConfigError(f"top_k is for classifiers and detectors; {config.get('name')} gives every point a class")
         if min_score is not None and self.task != "detection":
             raise ConfigError(f"min_score is for detectors; {config.get('name')} gives its top_k classes")
         self.min_score = _MIN_SCORE if min_score is None else min_score
@@ -92,8 +103,10 @@ class Predictor:
         self.data_config = data_config if size is None else data_config.with_size(size)
         module, name = _INPUTS[config["modality"]].split(":")
         self._inputs: Inputs = getattr(importlib.import_module(module), name)(model, self.data_config)
+        types: dict[str, Any] = {**RESULTS, **getattr(self._inputs, "result_types", {})}
+        self._results: Any = types[self.task]
         self.model = _place(model, device, dtype).eval()
-        wanted = _TOP_K[self.task] if top_k is None else top_k
+        wanted = _TOP_K.get(self.task, 1) if top_k is None else top_k
         self.top_k = min(wanted, self.classes) if self.task == "classification" else wanted
         labels = config.get("labels")
         self.labels = tuple(map(str, labels)) if labels and len(labels) == self.classes else None
@@ -102,11 +115,11 @@ class Predictor:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the tables of its results."""
-        return (*RESULTS[self.task].COLUMNS, *(TIME_COLUMNS if self._inputs.timed else ()))
+        return (*self._results.COLUMNS, *(TIME_COLUMNS if self._inputs.timed else ()))
 
     @property
     def kind(self) -> str:
-        """What its sources are: `"image"` or `"events"`, as for `zoo.read`."""
+        """What its sources are: `"image"`, `"events"` or `"points"`, as for `zoo.read`."""
         return self._inputs.kind
 
     def __call__(
@@ -119,7 +132,7 @@ class Predictor:
         on_error: str = "raise",
         **options: Any,
     ) -> Any:
-        """Predicts one picture or recording, or many.
+        """Predicts one picture, recording or cloud, or many.
 
         Args:
             source: Anything `zoo.read` takes; or many: a folder, a pattern, or a list or iterator of sources (which may
@@ -130,10 +143,12 @@ class Predictor:
             on_error: When one of many cannot be read: `"raise"` its `DataError`, or `"skip"` it, go on, and list it in
                 `failures`. A single source always raises.
             **options: For the reader: of pictures `frame`, `max_pixels`; of recordings those of
-                `modalities.events.open_events`, and `stride_us`, the microseconds between windows.
+                `modalities.events.open_events`, and `stride_us`, the microseconds between windows; of clouds
+                `max_points`, `columns`, `format`, `fill` and `unit`, see `modalities.points.predict.PointFiles`.
 
         Returns:
-            A `ClassificationResults` (of detectors a `DetectionResults`) for one source, a list of them for many (in
+            A `ClassificationResults` (of detectors a `DetectionResults`, of models that give every point a class a
+            `modalities.points.results.CloudSegments`) for one source, a list of them for many (in
             the order of the sources), or a generator of them with `stream=True`. Event detectors, and event
             classifiers with `stride_us`, give one for each window of a recording, so always a list or generator.
 
@@ -182,6 +197,7 @@ class Predictor:
     def _stream(
         self, source: Any, batch_size: int, skipped: list[Failure] | None, options: dict[str, Any]
     ) -> Iterator[PictureResults]:
+        batch_size = min(batch_size, getattr(self._inputs, "most", None) or batch_size)
         inputs: list[Any] = []
         drafts: list[dict[str, Any]] = []
         for item in _each(source, self._inputs.kind, skipped):
@@ -212,8 +228,19 @@ class Predictor:
     def _run(self, inputs: list[Any], drafts: list[dict[str, Any]]) -> list[PictureResults]:
         parameter = next(self.model.parameters())
         self.model.eval()  # A training loop around us may have switched it.
+        if self.task == "segmentation":
+            return [self._segmented(one, draft) for one, draft in zip(inputs, drafts, strict=True)]
         output = self.model(self._inputs.collate(inputs, parameter.device, parameter.dtype))
         return self._detected(output, drafts) if self.task == "detection" else self._classified(output, drafts)
+
+    def _segmented(self, one: Any, draft: dict[str, Any]) -> PictureResults:
+        scores: torch.Tensor = self._inputs.scores(self.model, one)  # type: ignore[attr-defined]
+        self._require_finite(scores, draft)
+        best, indices = scores.max(dim=1)
+        made: PictureResults = self._results(
+            indices=indices.numpy(), scores=best.numpy(), class_names=self._names(tuple(range(self.classes))), **draft
+        )
+        return made
 
     def _classified(self, logits: torch.Tensor, drafts: list[dict[str, Any]]) -> list[PictureResults]:
         logits = logits.to("cpu", torch.float64 if logits.dtype == torch.float64 else torch.float32)
@@ -224,7 +251,7 @@ class Predictor:
             self._require_finite(logits[row], draft)
             best = tuple(indices[row, : self.top_k].tolist())
             results.append(
-                ClassificationResults(
+                self._results(
                     indices=best, labels=self._names(best), scores=tuple(scores[row, : self.top_k].tolist()), **draft
                 )
             )

@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, overload
 
 from zoo.errors import ConfigError, DataError
+from zoo.kinds import BOTH, kind_of_table
 
 if TYPE_CHECKING:
     from modalities.events.events import Events
     from modalities.image.read import Image
+    from modalities.points.points import Points
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -49,7 +51,11 @@ TOTAL_TIMEOUT_S = 120.0
 """Longest whole transfer."""
 
 # Kind -> "module:function(value, *, name, path, errors, **options)".
-READERS = {"image": "modalities.image.read:read_image", "events": "modalities.events.read:read_events"}
+READERS = {
+    "image": "modalities.image.read:read_image",
+    "events": "modalities.events.read:read_events",
+    "points": "modalities.points.read:read_points",
+}
 
 IMAGE_SUFFIXES = frozenset(
     (".apng", ".avif", ".bmp", ".dib", ".gif", ".ico", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".jpx")
@@ -60,8 +66,9 @@ VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".web
 _OTHER_SUFFIXES = {
     "clip": VIDEO_SUFFIXES,
     "events": (".aedat", ".aedat4", ".csv", ".dat", ".h5", ".hdf5", ".npz", ".raw"),
-    "points": (".las", ".laz", ".pcd", ".ply", ".xyz"),
+    "points": (".asc", ".las", ".laz", ".obj", ".off", ".pcd", ".ply", ".pts", ".stl", ".xyz"),
 }
+_NOUNS = {"image": "picture", "points": "cloud"}
 _IMAGE_MAGIC = (
     b"\xff\xd8\xff",
     b"\x89PNG",
@@ -94,6 +101,10 @@ def read(source: Any, kind: Literal["events"], *, errors: str = ..., **options: 
 
 
 @overload
+def read(source: Any, kind: Literal["points"], *, errors: str = ..., **options: Any) -> Points: ...
+
+
+@overload
 def read(source: Any, kind: Literal["image"] = ..., *, errors: str = ..., **options: Any) -> Image: ...
 
 
@@ -101,22 +112,24 @@ def read(source: Any, kind: Literal["image"] = ..., *, errors: str = ..., **opti
 def read(source: Any, kind: str | None = ..., *, errors: str = ..., **options: Any) -> Any: ...
 
 
-def read(source: Any, kind: str | None = None, *, errors: str = "raise", **options: Any) -> Image | Events:
-    """Reads one picture or one event recording.
+def read(source: Any, kind: str | None = None, *, errors: str = "raise", **options: Any) -> Image | Events | Points:
+    """Reads one picture, one event recording or one point cloud.
 
     Args:
         source: A path, an http(s) URL, the bytes of a file, or a `Source`; for pictures also a PIL image, an array
-            (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or a tensor (H, W) or (C, H, W).
-        kind: `"image"` or `"events"`; `None` decides for a path by suffix and content, and takes bytes and objects
-            as pictures. A `.bin` is points (KITTI) when its size divides by 16 and its floats are finite and within
-            1 km, and events (N-MNIST) when its size divides by 5. Other kinds are not in this version.
+            (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or a tensor (H, W) or (C, H, W); for points an array (N, 3).
+        kind: `"image"`, `"events"` or `"points"`; `None` decides for a path by suffix and content, and takes bytes and
+            objects as pictures. A `.pcd.bin` is points (nuScenes); another `.bin` is points (KITTI) when its size
+            divides by 16 and its floats are finite and within 1 km, and events (N-MNIST) when its size divides by 5.
+            Tables (`.csv`, `.txt`) and NumPy files tell by their names of columns. Other kinds are not in this version.
         errors: What to do with a truncated file: `"raise"`, or `"keep"` what can be decoded of it.
         **options: For the reader of pictures: `frame` (of an animation; the first unless asked) and `max_pixels`. For
-            that of events: see `modalities.events.open_events`.
+            that of events: see `modalities.events.open_events`. For that of points: `max_points`, `columns`, `format`,
+            see `modalities.points.read`.
 
     Returns:
         An `Image`: `rgb` uint8 (H, W, 3), `name`, `path`; or `Events`: `t_us` int64, `x` and `y` int32, `p` bool, all
-        (N,), `width`, `height`.
+        (N,), `width`, `height`; or `Points`: `xyz` float64 (N, 3), `fields`, `faces` of meshes.
 
     Raises:
         DataError: If it cannot be read; the message names the source.
@@ -136,7 +149,7 @@ def read(source: Any, kind: str | None = None, *, errors: str = "raise", **optio
         what = f"{kind} sources are not in this version" if known else f"unknown kind {kind!r}"
         raise DataError(f"{source.name}: {what}; this one reads: {', '.join(READERS)}")
     module, function = READERS[kind].split(":")
-    found: Image | Events = getattr(importlib.import_module(module), function)(
+    found: Image | Events | Points = getattr(importlib.import_module(module), function)(
         source.value, name=source.name, path=path, errors=errors, **options
     )
     return found
@@ -186,7 +199,7 @@ def expand(source: Any, index: int | None = None, *, kind: str = "image") -> lis
     Args:
         source: Anything `read` takes, a folder or a pattern.
         index: Its place in a list, for the name of sources in memory.
-        kind: `"image"` or `"events"`.
+        kind: `"image"`, `"events"` or `"points"`.
 
     Raises:
         DataError: If a folder or pattern holds nothing of this kind.
@@ -202,7 +215,11 @@ def expand(source: Any, index: int | None = None, *, kind: str = "image") -> lis
             found = [match for match in glob.iglob(str(path), recursive=True) if not os.path.isdir(match)]
     except OSError as error:
         raise DataError(f"{source}: cannot be listed ({error.strerror or error})") from error
-    what, suffixes = ("picture", IMAGE_SUFFIXES) if kind == "image" else ("recording", (*_OTHER_SUFFIXES[kind], ".bin"))
+    what, suffixes = "picture", IMAGE_SUFFIXES
+    if kind != "image":
+        what, suffixes = _NOUNS.get(kind, "recording"), frozenset((*_OTHER_SUFFIXES[kind], ".bin"))
+    if kind == "points":
+        suffixes |= BOTH
     # A link to a folder further up makes `**` find the same entry again and again: keep the shortest way to it.
     unique: dict[tuple[str, str], str] = {}
     for match in sorted(found, key=len):
@@ -211,7 +228,7 @@ def expand(source: Any, index: int | None = None, *, kind: str = "image") -> lis
     if not unique:
         where = "the folder holds" if path.is_dir() else "the pattern matches"
         hint = f"; {what}s in folders below it: '{path}/**/*'" if path.is_dir() else ""
-        examples = ".jpg, .png, .webp, ..." if kind == "image" else ", ".join(suffixes)
+        examples = ".jpg, .png, .webp, ..." if kind == "image" else ", ".join(sorted(suffixes))
         raise DataError(f"{source}: {where} no {what} (by suffix: {examples}){hint}")
     return [Source(Path(match), match) for match in sorted(unique.values())]
 
@@ -310,8 +327,12 @@ def _kind_of(source: Source) -> str:
     if not isinstance(source.value, Path):
         return "image"
     suffix = source.value.suffix.lower()
+    if source.value.name.lower().endswith(".pcd.bin"):
+        return "points"
     if suffix == ".bin":
         return _kind_of_bin(source.value, source.name)
+    if suffix in BOTH:
+        return kind_of_table(source.value, source.name)
     other = next((kind for kind, suffixes in _OTHER_SUFFIXES.items() if suffix in suffixes), None)
     if other is None:
         return "image"

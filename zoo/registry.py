@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from zoo.errors import ConfigError, UnknownModelError
 
 __all__ = ["ARCHITECTURES", "Architecture", "Entry", "HubLocation", "architecture", "entry", "list_models"]
 
 WEIGHTS = ("embedded", "hub", "release", "none")
+# Sizes of networks of patches around an `Encoder`.
+PATCH_SIZES = ("dim", "depth", "num_heads", "head_dim", "mlp_dim", "patch_size", "in_chans", "num_classes")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,9 @@ class Architecture:
         extent: `extent(config) -> tuple[float, ...]`, the extent of an input of the size of `config["data"]` along each
             coordinate axis, in tokens: what context extension counts from.
         data: Class of `config["data"]`, with `from_dict`, `input_size`, `with_channels` and `with_size`.
+        sizes: Keys of `config["model"]` that are whole numbers, without which it describes no model.
+        words: `words(config) -> dict[str, str]` of what a card says otherwise than for pictures and events: `"summary"`
+            of the model and `"input"`; empty where there is nothing.
     """
 
     task: str
@@ -38,6 +43,8 @@ class Architecture:
     counter: str
     extent: str
     data: str = "zoo.data_config:DataConfig"
+    sizes: tuple[str, ...] = PATCH_SIZES
+    words: str = ""
 
     def build(self, config: dict[str, Any]) -> Any:
         """Builds the model (on the current default device)."""
@@ -51,6 +58,10 @@ class Architecture:
         """The checked data part of a configuration."""
         kind: Any = _look_up(self.data)
         return kind.from_dict(data)
+
+    def card_words(self, config: Mapping[str, Any]) -> dict[str, str]:
+        """What a card of this architecture says in words of its own."""
+        return dict(cast(Mapping[str, str], _look_up(self.words)(config))) if self.words else {}
 
     def trained_extent(self, config: Mapping[str, Any]) -> tuple[float, ...]:
         """Extent of a training input along each coordinate axis, in tokens."""
@@ -85,8 +96,37 @@ ARCHITECTURES = {
         "modalities.events.model:trained_extent",
         "modalities.events.data_config:EventDataConfig",
     ),
+    ("points", "point-vit"): Architecture(
+        "classification",
+        "modalities.points.vit:build",
+        "modalities.points.vit_presets:count_parameters",
+        "modalities.points.vit:trained_extent",
+        "modalities.points.data_config:PointDataConfig",
+        words="modalities.points.vit_presets:card_words",
+    ),
+    **{
+        ("points", name): Architecture(
+            task,
+            f"modalities.points.ptv3:build_{kind}",
+            "modalities.points.presets:count_parameters",
+            "modalities.points.ptv3:trained_extent",
+            "modalities.points.data_config:PointDataConfig",
+            ("head_dim", "patch_size", "in_chans", "num_classes"),
+            "modalities.points.presets:card_words",
+        )
+        for name, task, kind in (
+            ("ptv3", "classification", "classifier"),
+            ("ptv3-seg", "segmentation", "segmenter"),
+        )
+    },
 }
-PRESETS = ("modalities.image.presets", "modalities.image.detector_presets", "modalities.events.presets")
+PRESETS = (
+    "modalities.image.presets",
+    "modalities.image.detector_presets",
+    "modalities.events.presets",
+    "modalities.points.vit_presets",
+    "modalities.points.presets",
+)
 
 
 @dataclass(frozen=True)

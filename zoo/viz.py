@@ -22,18 +22,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "COLOURS",
+    "INK",
     "bias",
     "extrapolation",
     "model_input",
+    "new_figure",
     "parse_query",
     "position_bias",
     "save",
+    "style",
 ]
 
 # Okabe and Ito's colours, told apart with any colour vision; markers tell the curves apart in grey print as well.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_INK, _MUTED = "#222222", "#767676"
+INK, _MUTED = "#222222", "#767676"
 _DISPLAY = {
     "pape": "PaPE",
     "pape-ri": "PaPE-RI",
@@ -49,9 +53,9 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": _MUTED,
-    "axes.labelcolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
     "axes.grid": True,
     "grid.color": "#E4E4E4",
     "grid.linewidth": 0.8,
@@ -74,17 +78,17 @@ def extrapolation(models: Sequence[Curve], *, trained_size: int | None = None, t
     if not models:
         raise DataError("nothing to draw: no curve was given")
     labels, shared = _short_labels([curve.name for curve in models])
-    with _style():
-        figure = _new_figure((6.4, 4.0))
+    with style():
+        figure = new_figure((6.4, 4.0))
         axes = figure.subplots()
         for index, (curve, label) in enumerate(zip(models, labels, strict=True)):
             axes.plot(
                 list(curve.points),
                 list(curve.points.values()),
                 label=label,
-                color=_COLOURS[index % len(_COLOURS)],
+                color=COLOURS[index % len(COLOURS)],
                 marker=_MARKERS[index % len(_MARKERS)],
-                linestyle="-" if index < len(_COLOURS) else "--",
+                linestyle="-" if index < len(COLOURS) else "--",
                 linewidth=2,
                 markersize=6,
                 markeredgecolor="white",
@@ -116,7 +120,7 @@ def extrapolation(models: Sequence[Curve], *, trained_size: int | None = None, t
                 figure.legend(loc="outside lower left", ncols=2, frameon=False, title=shared, alignment="left")
             else:
                 figure.legend(loc="outside right upper", frameon=False, title=shared, alignment="left")
-        axes.set_title(title or (labels[0] if len(models) == 1 else ""), loc="left", color=_INK)
+        axes.set_title(title or (labels[0] if len(models) == 1 else ""), loc="left", color=INK)
     return figure
 
 
@@ -143,11 +147,13 @@ def _shown(name: str) -> str:
     return _DISPLAY.get(encoding, encoding) + link + rest
 
 
-def _style() -> Any:
+def style() -> Any:
+    """A context manager in which figures look alike."""
     return require("matplotlib", extra="viz").rc_context(_STYLE)
 
 
-def _new_figure(inches: tuple[float, float]) -> Figure:
+def new_figure(inches: tuple[float, float]) -> Figure:
+    """An empty figure of so many inches across and down."""
     # A figure of its own, not pyplot's: no window, no global state.
     figure: Figure = require("matplotlib.figure", extra="viz").Figure(figsize=inches, layout="constrained", dpi=150)
     return figure
@@ -273,8 +279,8 @@ def bias(
     layers, heads, rows, columns = values.shape
     row, column = query or (rows // 2, columns // 2)
     relative = values - values.max(axis=(2, 3), keepdims=True)
-    with _style():
-        figure = _new_figure((1.2 + 1.1 * heads, 1.0 + 1.1 * layers * rows / columns))
+    with style():
+        figure = new_figure((1.2 + 1.1 * heads, 1.0 + 1.1 * layers * rows / columns))
         panels = figure.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
         for layer in range(layers):
             for head in range(heads):
@@ -293,5 +299,5 @@ def bias(
         bar = figure.colorbar(drawn, ax=panels, extend="min", shrink=min(1.0, 3 / layers), aspect=25)
         bar.set_label("position bias, relative to the maximum (logits)", fontsize=9)
         if title:
-            figure.suptitle(title, fontsize=11, color=_INK)
+            figure.suptitle(title, fontsize=11, color=INK)
     return figure

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.errors import ConfigError, require
-from zoo.viz import _COLOURS, _MARKERS, _MUTED, _new_figure, _shown, _style
+from zoo.viz import _MARKERS, _MUTED, COLOURS, _shown, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,11 +50,11 @@ def attention_figure(result: Mapping[str, Any]) -> Figure:
     steps = [step for step in _TITLES if any(row[step] for row in rows)]
     shown = [row for row in rows if any(row[step] for step in steps)]
     kernels = [name for name in dict.fromkeys(row["kernel"] for row in shown) if name != "auto"]
-    colours = {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(encodings)}
+    colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(encodings)}
     # Its first marker is that of the default kernel.
     markers = {name: _MARKERS[1 + index % (len(_MARKERS) - 1)] for index, name in enumerate(kernels)}
-    with _style():
-        figure = _new_figure((1.6 + 4.2 * len(steps), 4.4))
+    with style():
+        figure = new_figure((1.6 + 4.2 * len(steps), 4.4))
         panels = figure.subplots(1, len(steps), sharey=True, squeeze=False)[0]
         for axes, step in zip(panels, steps, strict=True):
             _panel(axes, shown, step, workloads, colours, markers)

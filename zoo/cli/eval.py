@@ -1,4 +1,4 @@
-"""`zoo eval`: accuracy of a classifier, or COCO metrics of a detector; of image models at several sizes."""
+"""`zoo eval`: accuracy of a classifier, COCO metrics of a detector, mean IoU of a segmenter."""
 
 from __future__ import annotations
 
@@ -20,11 +20,28 @@ _EVALUATIONS = {
     ("image", "detection"): "zoo.evaluate_detection:evaluate_detector_data",
     ("events", "classification"): "modalities.events.evaluate:evaluate_events",
     ("events", "detection"): "modalities.events.evaluate:evaluate_events",
+    ("points", "classification"): "modalities.points.evaluate:evaluate_points",
+    ("points", "segmentation"): "modalities.points.evaluate:evaluate_points",
 }
 _MOST_CLASSES = 10  # That a table shows.
+# Before the name of a class, the metric that is its own, and what that is called.
+_BY_CLASS = {"map/": "mAP", "iou/": "IoU"}
+_OPTIONAL = {"top5", "macc", "top1_voted", "top1_so3"}  # Left out where no row has them.
 # Columns of the table: key of a result and heading.
 _COLUMNS = {
-    "classification": (("top1", "top-1 (%)"), ("top5", "top-5 (%)")),
+    "classification": (
+        ("top1", "top-1 (%)"),
+        ("top5", "top-5 (%)"),
+        ("macc", "class mean (%)"),
+        ("top1_voted", "voted (%)"),
+        ("top1_so3", "turned (%)"),
+    ),
+    "segmentation": (
+        ("miou", "mIoU (%)"),
+        ("miou_voted", "voted (%)"),
+        ("macc", "class mean (%)"),
+        ("accuracy", "accuracy (%)"),
+    ),
     "detection": (
         ("map", "mAP (%)"),
         ("ap50", "AP50"),
@@ -40,10 +57,11 @@ _COLUMNS = {
 def eval_(
     name: Annotated[str, typer.Argument(help="Model name, as for `zoo predict`.")],
     data: Annotated[
-        str, typer.Option(help="Folder with the split: Parquet, class folders, COCO files, or an event data set.")
+        str,
+        typer.Option(help="Folder with the split: Parquet, class folders, COCO files, an event or a point data set."),
     ],
     split: Annotated[
-        str, typer.Option(help="Which split; event data sets have train, val and test, N-MNIST no val.")
+        str, typer.Option(help="Which split; event and point data sets have test, and most val.")
     ] = "validation",
     sizes: Annotated[
         str | None, typer.Option(help="Of image models: sides in pixels, as 112,224 or 480x640 (height x width).")
@@ -67,7 +85,7 @@ def eval_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Measure the accuracy of a classifier, or COCO metrics of a detector; image models at several sizes."""
+    """Measure the accuracy of a classifier, COCO metrics of a detector, or mean IoU of a segmenter of point clouds."""
     sides, number = _parse_sizes(sizes), _parse_factor(factor, extend)
 
     import torch
@@ -105,7 +123,7 @@ def eval_(
     if as_json:
         print(json.dumps(report, indent=2))
     else:
-        _print_table(report)
+        _print_table(report, "points" if kind[0] == "points" else "size (px)")
     if out is not None:  # Last: a disk that is full must not cost the numbers.
         _write(out, report)
 
@@ -150,40 +168,42 @@ def _write(path: Path, report: dict[str, Any]) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _print_table(report: dict[str, Any]) -> None:
+def _print_table(report: dict[str, Any], size: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
     title = f"{report['name']} on {report['dataset']} {report['split']}, {report['images']} samples, {report['dtype']}"
     table = Table(title=title, title_justify="left")
-    columns = _COLUMNS[report.get("task", "classification")]
+    known = {key for row in report["results"] for key in row}
+    every = _COLUMNS[report.get("task", "classification")]
+    columns = [(key, text) for key, text in every if key in known or key not in _OPTIONAL]
     extended = any("extend" in row for row in report["results"])
-    for heading in ("size (px)", *(text for _, text in columns), "per s", *(["extension"] if extended else [])):
+    for heading in (size, *(text for _, text in columns), "per s", *(["extension"] if extended else [])):
         table.add_column(heading, justify="right")
     for row in report["results"]:
-        size = row["size"] if isinstance(row["size"], int) else " x ".join(map(str, row["size"]))
+        sides = row["size"] if isinstance(row["size"], int) else " x ".join(map(str, row["size"]))
         values = [f"{row[key]:.2f}" if key in row else "-" for key, _ in columns]
-        cells = [str(size), *values, f"{row['images_per_s']:,.0f}"]
+        cells = [str(sides), *values, f"{row['images_per_s']:,.0f}"]
         if extended:
             factors = dict.fromkeys(f"{factor:.3g}" for factor in row["factor"])
             cells.append(f"{row['extend']} {' x '.join(factors)}")
         table.add_row(*cells)
     Console().print(table)
-    classes = {key.removeprefix("map/") for row in report["results"] for key in row if key.startswith("map/")}
-    if 0 < len(classes) <= _MOST_CLASSES:
-        _print_classes(report["results"])
+    for prefix, metric in _BY_CLASS.items():
+        if 0 < sum(key.startswith(prefix) for key in known) <= _MOST_CLASSES:
+            _print_classes(report["results"], prefix, metric, size)
 
 
-def _print_classes(results: list[dict[str, Any]]) -> None:
+def _print_classes(results: list[dict[str, Any]], prefix: str, metric: str, size: str) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title="mAP (%) by class", title_justify="left")
-    keys = list(dict.fromkeys(key for row in results for key in row if key.startswith("map/")))
-    for heading in ("size (px)", *(escape(key.removeprefix("map/")) for key in keys)):
+    table = Table(title=f"{metric} (%) by class", title_justify="left")
+    keys = list(dict.fromkeys(key for row in results for key in row if key.startswith(prefix)))
+    for heading in (size, *(escape(key.removeprefix(prefix)) for key in keys)):
         table.add_column(heading, justify="right")
     for row in results:
-        size = row["size"] if isinstance(row["size"], int) else " x ".join(map(str, row["size"]))
-        table.add_row(str(size), *(f"{row[key]:.2f}" if key in row else "-" for key in keys))
+        sides = row["size"] if isinstance(row["size"], int) else " x ".join(map(str, row["size"]))
+        table.add_row(str(sides), *(f"{row[key]:.2f}" if key in row else "-" for key in keys))
     Console().print(table)

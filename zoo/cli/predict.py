@@ -1,4 +1,4 @@
-"""`zoo predict`: classify pictures and event recordings, or detect objects in them."""
+"""`zoo predict`: classify pictures, event recordings and point clouds, detect objects, or label every point."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def predict(
     min_score: Annotated[
         float | None, typer.Option(help="Of a detector: leave out boxes with a smaller score; by default 0.25.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Pictures, or windows of recordings, per forward pass.")] = 32,
+    batch_size: Annotated[int, typer.Option(help="Pictures, windows of recordings or clouds per forward pass.")] = 32,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; by default the CPU.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; by default float32.")] = None,
     as_json: Annotated[
@@ -55,7 +55,8 @@ def predict(
         typer.Option(
             "--csv",
             help="Print CSV: source, rank, index, label, score; of detectors a row per box with x1, y1, x2, y2 in "
-            "pixels; of recordings also start_us and end_us of the window, in microseconds of the recording's clock.",
+            "pixels; of recordings also start_us and end_us of the window, in microseconds of the recording's clock; "
+            "of models that label points a row per class that occurs, with its points.",
         ),
     ] = False,
     save: Annotated[
@@ -63,7 +64,8 @@ def predict(
         typer.Option(
             metavar="PATH",
             help="Folder for an annotated picture per source, of event models a video per recording (NAME.mp4); or a "
-            "file .mp4 for the video of one recording. A video that is interrupted or fails leaves no file.",
+            "file .mp4 for the video of one recording. A video that is interrupted or fails leaves no file. Of models "
+            "that label points a cloud .ply per source; or a file .ply, .npz, .html or .png for one.",
         ),
     ] = None,
     fps: Annotated[
@@ -80,13 +82,23 @@ def predict(
         float | None,
         typer.Option("--stride-ms", help="Of event models: one result every so many milliseconds of a recording."),
     ] = None,
+    fill: Annotated[
+        bool,
+        typer.Option("--fill", help="Of point models: take neutral values for features that a file does not have."),
+    ] = False,
+    unit: Annotated[
+        float | None,
+        typer.Option(help="Of point models: the unit of the files in that of the model, as 0.3048 for feet."),
+    ] = None,
     errors: Annotated[str, typer.Option(help="Truncated files: raise, or keep what can be decoded.")] = "raise",
     local_files_only: Annotated[bool, typer.Option("--local-files-only", help="Do not fetch weights.")] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress bar, nothing but results and errors.")
     ] = False,
 ) -> None:
-    """Classify pictures or event recordings and print labels; with a detector, find objects and print boxes.
+    """Classify pictures, event recordings or point clouds and print labels.
+
+    With a detector, find objects and print boxes; with a segmenter, give every point of a cloud a class.
 
     A source that cannot be read gives an error line; the others still run, and the exit code is 2.
     """
@@ -113,6 +125,10 @@ def predict(
         options = {} if stride_ms is None else {"stride_us": microseconds(stride_ms, "--stride-ms")}
     elif stride_ms is not None:
         raise ConfigError("--stride-ms is for event models; pictures have no time")
+    if predictor.kind == "points":
+        options = {"fill": fill, "unit": 1.0 if unit is None else unit}
+    elif fill or unit is not None:
+        raise ConfigError("--fill and --unit are for point models")
     items, failed = _expand(sources, predictor.kind)
     saver = saver_for(predictor, save, len(items) + failed, fps=fps, window_ms=window_ms)
     options |= {"batch_size": batch_size, "stream": True, "errors": errors, "on_error": "skip"}
@@ -122,7 +138,7 @@ def predict(
     printer = _JsonPrinter(out) if as_json else _CsvPrinter(out, predictor.columns) if as_csv else _BlockPrinter(out)
     runs = saver.runs(items)
     # Pictures are counted; a recording has any number of results, so that what counts is how much of it is done.
-    counted = predictor.kind == "image"
+    counted = predictor.kind != "events"
     with progress_bar("predicting", len(items), quiet or (counted and len(items) <= _FEW)) as update, printer:
         for before, run in enumerate(runs):
             results, reported = predictor(run, **options), 0

@@ -60,25 +60,27 @@ class Saver(contextlib.AbstractContextManager["Saver"]):
         return f"{self.saved} {self.what}{'s' if self.saved > 1 else ''} in {self.where}"
 
 
-class _Pictures(Saver):
-    """An annotated picture per result in a folder."""
+class _Results(Saver):
+    """A file per result in a folder (an annotated picture, or a labelled cloud), or the one file named."""
 
-    what = "annotated picture"
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, target: Path, is_file: bool = False, suffix: str = ".png") -> None:
         super().__init__()
-        self.where = folder
+        self.where, self._is_file, self._suffix = target, is_file, suffix
+        self.what = "labelled cloud" if suffix == ".ply" else "annotated picture"
 
     def add(self, result: PictureResults) -> None:
         from zoo.results import free_path
 
         assert self.where is not None
         try:
-            result.save(free_path(self.where, result.name))
+            result.save(self.where if self._is_file else free_path(self.where, result.name, self._suffix))
             self.saved += 1
         except DataError as error:
             print_error(error)
             self.failed += 1
+
+    def summary(self) -> str | None:
+        return f"saved: {self.where}" if self.saved and self._is_file else super().summary()
 
 
 class _Videos(Saver):
@@ -162,6 +164,8 @@ def saver_for(
         raise ConfigError("--fps and --window-ms are of videos: use an event model, and --save out.mp4 or a folder")
     if target is None:
         return Saver()
+    if predictor.kind == "points":
+        return _clouds(predictor.task == "segmentation", target, sources)
     options: dict[str, Any] = {
         "fps": fps,
         "window_us": None if window_ms is None else microseconds(window_ms, "--window-ms"),
@@ -172,12 +176,32 @@ def saver_for(
     if is_file and sources != 1:
         raise ConfigError(f"{target}: one video for {sources} recordings; pass a folder to --save for one each")
     if not is_file:
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise DataError(f"{target}: cannot be made a folder ({reason})") from error
-    return _Videos(predictor, target, is_file, options) if events else _Pictures(target)
+        _make_folder(target)
+    return _Videos(predictor, target, is_file, options) if events else _Results(target)
+
+
+_CLOUD_SUFFIXES = (".html", ".jpg", ".npz", ".ply", ".png", ".webp")
+
+
+def _clouds(segments: bool, target: Path, sources: int) -> Saver:
+    """What saves results on clouds: segmented ones as .ply, drawn ones with their classes as .png."""
+    allowed = _CLOUD_SUFFIXES if segments else (".jpg", ".png", ".webp")
+    is_file = target.suffix.lower() in _CLOUD_SUFFIXES and not target.is_dir()
+    if is_file and target.suffix.lower() not in allowed:
+        raise ConfigError(f"{target}: results of a classifier are written as {', '.join(allowed)}")
+    if is_file and sources != 1:
+        raise ConfigError(f"{target}: one file for {sources} clouds; pass a folder to --save for one each")
+    if not is_file:
+        _make_folder(target)
+    return _Results(target, is_file, ".ply" if segments else ".png")
+
+
+def _make_folder(target: Path) -> None:
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{target}: cannot be made a folder ({reason})") from error
 
 
 def _is_file(target: Path) -> bool:

@@ -1,15 +1,15 @@
-"""`zoo viz`: figures of accuracy over input size and of the position bias inside a model."""
+"""`zoo viz`: figures of accuracy over input size, of the position bias inside a model, and of point clouds."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 __all__ = ["viz"]
 
 viz = typer.Typer(
-    help="Draw what a position encoding does.",
+    help="Draw what a position encoding does, and point clouds.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -55,3 +55,41 @@ def bias(
     pixels = draw.model_input(model, image, size=size)
     values = draw.position_bias(model, pixels, query=place)
     print(draw.save(draw.bias(values, query=place, title=f"{name}: position bias of one query"), out))
+
+
+@viz.command("points")
+def points(
+    source: Annotated[str, typer.Argument(help="A cloud: PLY, PCD, LAS, OFF, KITTI .bin, NPZ, text, ...")],
+    out: Annotated[
+        str, typer.Option("--out", "-o", help="Where to write: .html for an interactive page, else .png, .svg or .pdf.")
+    ] = "points.html",
+    by: Annotated[
+        str | None, typer.Option(help="What colours the points: a field, rgb, x, y or z; by default labels, else rgb.")
+    ] = None,
+    view: Annotated[
+        str, typer.Option(help="Of a picture: iso, top, front, side, or AZIMUTH,ELEVATION in degrees.")
+    ] = "iso",
+    names: Annotated[str | None, typer.Option(help="Names of the classes of the field label, as ground,tree.")] = None,
+    max_points: Annotated[int, typer.Option(help="Of larger clouds so many are drawn at random.")] = 300_000,
+    seed: Annotated[int, typer.Option(help="Of that draw.")] = 0,
+    title: Annotated[str | None, typer.Option(help="Heading; by default the name of the cloud.")] = None,
+    errors: Annotated[str, typer.Option(help="Damaged files: raise, or keep what can be decoded.")] = "raise",
+) -> None:
+    """Draw a point cloud with its labels or fields, as a picture or as a page to turn it around."""
+    import zoo
+    from modalities.points.viewer import save_page
+    from modalities.points.viz import draw_points, parse_view
+    from zoo import viz as draw
+
+    chosen: dict[str, Any] = {
+        "names": None if names is None else [name.strip() for name in names.split(",")],
+        "title": title,
+        "max_points": max_points,
+        "seed": seed,
+    }
+    looking = parse_view(view)
+    cloud = zoo.read(source, kind="points", errors=errors)
+    if out.lower().endswith((".html", ".htm")):
+        print(save_page(cloud, out, by, **chosen))
+    else:
+        print(draw.save(draw_points(cloud, by, view=looking, **chosen), out))

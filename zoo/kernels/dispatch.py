@@ -357,18 +357,14 @@ def _packed(
     offsets = cu_seqlens.tolist()
     if offsets[0] != 0 or offsets[-1] != q.shape[2] or sorted(offsets) != offsets:
         raise DataError(f"cu_seqlens must rise from 0 to the number of tokens {q.shape[2]} with batch size 1")
+    # Split at once: the gradient of a slice is as large as what it was cut from.
+    lengths = [b - a for a, b in zip(offsets, offsets[1:], strict=False)]
+    samples = zip(offsets, *(x.split(lengths, dim=2) for x in (q, k, v)), lengths, strict=False)
     parts = [
-        _run(
-            backend,
-            q[:, :, a:b],
-            k[:, :, a:b],
-            v[:, :, a:b],
-            scale,
-            None,
-            None if score is None else _Window(score, a, b),
-            causal,
-        )
-        for a, b in zip(offsets, offsets[1:], strict=False)
-        if b > a
+        _run(backend, q, k, v, scale, None, None if score is None else _Window(score, a, a + length), causal)
+        for a, q, k, v, length in samples
+        if length
     ]
-    return torch.cat(parts, dim=2) if parts else v
+    if not parts:  # No token at all: still part of the graph, so that gradients are zero and not absent.
+        return _run(backend, q, k, v, scale, None, score, causal)
+    return torch.cat(parts, dim=2)

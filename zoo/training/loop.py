@@ -253,6 +253,8 @@ class Trainer:
         self.schedule.step_update(self.step)
         begin_step(self.device)
         seed_device(self.device, self._step_seed(epoch, index))
+        if getattr(self.task, "draws_on_host", False):
+            seed_device(torch.device("cpu"), self._step_seed(epoch, index))
         losses = loss_parts(self.task.loss(self.net(inputs), targets))
         loss = losses.pop("loss")
         self.parts = list(losses)

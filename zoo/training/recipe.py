@@ -2,7 +2,8 @@
 
 A recipe holds the keys of `Recipe` and, flat beside them, those of its task: for images
 `modalities.image.augment.ImageOptions` and `modalities.image.detection_augment.DetectionOptions`, for events
-`modalities.events.options.ClassificationOptions` and `DetectionOptions`.
+`modalities.events.options.ClassificationOptions` and `DetectionOptions`, for point clouds
+`modalities.points.options.ClassificationOptions` and `SegmentationOptions`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ TASKS = {
     "image-detection": "modalities.image.detection_task:ImageDetection",
     "event-classification": "modalities.events.task:EventClassification",
     "event-detection": "modalities.events.task:EventDetection",
+    "point-classification": "modalities.points.task:PointClassification",
+    "point-segmentation": "modalities.points.task:PointSegmentation",
 }
 
 # Keys that may differ between a run and its continuation, since they do not change what is computed.
@@ -53,6 +56,7 @@ class Recipe:
         betas: Of AdamW.
         weight_decay: Of AdamW; not applied to biases, norms and what the model's `no_weight_decay()` names.
         layer_decay: Learning-rate factor from one layer to the one below, or `None`.
+        block_lr: Learning-rate factor of the transformer blocks, as published point networks have it.
         warmup: Share of all steps that warm up linearly.
         clip: Bound on the gradient's norm; 0 for none.
         drop_path: Stochastic-depth rate.
@@ -83,6 +87,7 @@ class Recipe:
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.05
     layer_decay: float | None = None
+    block_lr: float = 1.0
     warmup: float = 0.05
     clip: float = 1.0
     drop_path: float = 0.1
@@ -108,6 +113,9 @@ class Recipe:
         check("weight_decay", self.weight_decay, 0 <= self.weight_decay < math.inf, "0 or more")
         if self.layer_decay is not None:
             check("layer_decay", self.layer_decay, 0 < self.layer_decay <= 1, "in (0, 1] or null")
+        check("block_lr", self.block_lr, 0 < self.block_lr <= 1, "in (0, 1]")
+        if self.block_lr != 1 and self.layer_decay is not None:
+            raise ConfigError("recipe: block_lr and layer_decay are two ways to slow blocks down: give one of them")
         check("warmup", self.warmup, 0 <= self.warmup < 1, "in [0, 1)")
         check("clip", self.clip, self.clip >= 0, "0 or more")
         check("drop_path", self.drop_path, 0 <= self.drop_path < 1, "in [0, 1)")

@@ -21,7 +21,12 @@ Loss = Tensor | dict[str, Tensor]
 
 
 class Task(Protocol):
-    """Data, batches, loss and metric of one kind of training; `modalities.image.task` has the first."""
+    """Data, batches, loss and metric of one kind of training; `modalities.image.task` has the first.
+
+    A task whose networks draw random numbers on the CPU in training, whatever the device, says so by an attribute
+    `draws_on_host = True`; its batches must not draw from torch's default generator then, since they are made in a
+    thread beside the step.
+    """
 
     modality: str
     task: str

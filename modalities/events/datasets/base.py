@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,10 +11,9 @@ import numpy as np
 
 from modalities.events.events import Events
 from zoo.errors import DataError
+from zoo.files import files_sha256
 
 __all__ = ["ClipSet", "EventSample", "SceneSet", "TimedBoxes", "as_recorded", "files_sha256"]
-
-_END = 1 << 16  # Bytes at either end of a file that identify it.
 
 
 def _no_boxes() -> np.ndarray:
@@ -176,29 +174,3 @@ def as_recorded(events: Events, width: int, height: int, errors: str) -> Events:
             raise DataError(f"{events.name}: {int((~inside).sum())} events outside {width} x {height} pixels")
         events = events[inside]
     return replace(events, width=width, height=height).sorted()
-
-
-def files_sha256(root: Path, files: Iterable[Path]) -> str:
-    """Identifies files by name, size and both ends: to hash all of a large data set would be to read it twice.
-
-    Copies of the same files have the same value.
-
-    Args:
-        root: Names are relative to it.
-        files: Files below it.
-
-    Raises:
-        DataError: If one cannot be read.
-    """
-    digest = hashlib.sha256()
-    for path in files:
-        try:
-            size = path.stat().st_size
-            with path.open("rb") as file:
-                ends = file.read(_END)
-                file.seek(max(_END, size - _END))
-                ends += file.read(_END)
-        except OSError as error:
-            raise DataError(f"cannot read {path} ({error})") from error
-        digest.update(repr((path.relative_to(root).as_posix(), size)).encode() + hashlib.sha256(ends).digest())
-    return digest.hexdigest()

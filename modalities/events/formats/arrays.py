@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Callable, Generator, Iterator
-from typing import IO, Any, BinaryIO
+from collections.abc import Callable, Generator
+from typing import IO, BinaryIO
 
 import numpy as np
 
-from modalities.events.formats.base import BLOCK, Block, Options, Recording, to_block, to_us
+from modalities.events.formats.base import Block, Options, Recording, to_block, to_us
 from modalities.events.formats.columns import name_columns, polarity, unit_of
 from zoo.errors import DataError
+from zoo.npy import damage, read_header, read_members, read_pieces
 
 __all__ = ["open_npy", "open_npz"]
-
-# Compression that zipfile does not know is a RuntimeError of its own kind.
-_BAD = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, RuntimeError, KeyError)
-_BAD_HEADER = (*_BAD, SyntaxError, TypeError, tokenize.TokenError)  # NumPy parses the header as Python.
 
 
 def open_npz(file: BinaryIO, name: str, options: Options) -> Recording:
@@ -28,20 +22,15 @@ def open_npz(file: BinaryIO, name: str, options: Options) -> Recording:
     Scalars `width` and `height` are the size of the sensor. Whole times are microseconds unless `unit` or the name
     (`t_us`) says otherwise, floating-point times must have a unit. Arrays of objects (pickles) are refused.
     """
-    with _damage(name, "no readable .npz"):
-        archive = zipfile.ZipFile(file)
-        members = {item.removesuffix(".npy"): item for item in archive.namelist() if item.endswith(".npy")}
-        headers = {}
-        for key, member in members.items():
-            with archive.open(member) as stream:
-                headers[key] = _header(stream, name, key)
+    archive, headers = read_members(file, name)
+    members = {key: f"{key}.npy" for key in headers}
     keys = list(members)
     columns, stated = name_columns(keys)
     size: dict[str, int] = {}
     for side in ("width", "height"):
         if side in members and headers[side][0] in ((), (1,)):
-            with _damage(name, side), archive.open(members[side]) as stream:
-                shape, dtype = _header(stream, name, side)
+            with damage(name, side), archive.open(members[side]) as stream:
+                shape, dtype = read_header(stream, name, side)
                 size[side] = int(np.frombuffer(stream.read(dtype.itemsize), dtype)[0])
     tables = [key for key in keys if headers[key][1].names]
     if set(columns) == set("txyp"):
@@ -55,7 +44,7 @@ def open_npz(file: BinaryIO, name: str, options: Options) -> Recording:
                 parts = {}
                 for key, label in chosen.items():
                     stream = stack.enter_context(archive.open(members[label]))
-                    parts[key] = _pieces(stream, name, label)
+                    parts[key] = read_pieces(stream, name, label)
                 for together in zip(*parts.values(), strict=True):
                     yield _block(dict(zip(parts, together, strict=True)), name, options, stated)
 
@@ -68,7 +57,7 @@ def open_npz(file: BinaryIO, name: str, options: Options) -> Recording:
 
 def open_npy(file: BinaryIO, name: str, options: Options) -> Recording:
     """Opens an .npy with one structured array of fields t, x, y, p (usual variants of the names); as `open_npz`."""
-    header = _header(file, name, "the array")
+    header = read_header(file, name, "the array")
 
     def opened() -> IO[bytes]:
         file.seek(0)
@@ -92,36 +81,10 @@ def _table(
         raise DataError(f"{name}: expected a structured array (N,) with t, x, y, p, not {dtype} {shape}")
 
     def blocks() -> Generator[Block, None, None]:
-        for part in _pieces(opened(), name, "the array"):
+        for part in read_pieces(opened(), name, "the array"):
             yield _block({key: part[fields[index]] for key, index in columns.items()}, name, options, stated)
 
     return Recording(kind, size.get("width"), size.get("height"), blocks)
-
-
-def _header(stream: IO[bytes], name: str, key: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of a stored array; leaves the stream at its data."""
-    with _damage(name, key):
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(stream)
-    if dtype.hasobject:
-        raise DataError(f"{name}: {key} is a pickle, which is not opened")
-    return shape, dtype
-
-
-def _pieces(stream: IO[bytes], name: str, key: str) -> Iterator[np.ndarray]:
-    shape, dtype = _header(stream, name, key)
-    done = 0
-    while done < shape[0]:
-        count = min(BLOCK, shape[0] - done)
-        with _damage(name, f"{key} from value {done} on"):
-            data = stream.read(count * dtype.itemsize)
-        whole = len(data) // dtype.itemsize
-        if whole:
-            yield np.frombuffer(data, dtype, whole)
-        done += whole
-        if whole < count:
-            raise DataError(f"{name}: truncated: {key} has {done} of {shape[0]} values")
 
 
 def _block(part: dict[str, np.ndarray], name: str, options: Options, stated: str | None) -> Block:
@@ -130,13 +93,3 @@ def _block(part: dict[str, np.ndarray], name: str, options: Options, stated: str
             raise DataError(f"{name}: {key} must hold whole numbers, not {values.dtype}")
     t = to_us(part["t"], unit_of(part["t"].dtype, options.unit, name, stated=stated), name)
     return to_block(t, part["x"], part["y"], polarity(part["p"], name))
-
-
-@contextlib.contextmanager
-def _damage(name: str, what: str) -> Iterator[Any]:
-    try:
-        yield
-    except DataError:
-        raise
-    except _BAD_HEADER as error:
-        raise DataError(f"{name}: {what}: truncated or damaged ({error})") from error

@@ -13,6 +13,7 @@ import numpy as np
 from modalities.events.formats.base import Block, Options, Recording, to_block, to_us
 from modalities.events.formats.columns import name_columns, polarity, unit_of
 from zoo.errors import DataError
+from zoo.tables import is_number, parse_rows
 
 __all__ = ["open_csv"]
 
@@ -41,7 +42,7 @@ def open_csv(file: BinaryIO, name: str, options: Options) -> Recording:
     text.detach()
     separator = next((mark for mark in (",", ";", "\t") if mark in first), None)
     cells = first.split(separator)
-    has_names = bool(first) and not all(_is_number(cell) for cell in cells)
+    has_names = bool(first) and not all(is_number(cell) for cell in cells)
     columns, stated = name_columns(cells if has_names else (options.columns or "").split(","))
     if first and set(columns) != set("txyp"):
         if has_names:
@@ -70,7 +71,7 @@ def open_csv(file: BinaryIO, name: str, options: Options) -> Recording:
             if dtype is None or not kept:
                 number += len(part)
                 continue
-            good, damage = _parse(kept, dtype, [columns[key] for key in "txyp"], separator)
+            good, damage = parse_rows(kept, dtype, [columns[key] for key in "txyp"], separator)
             if len(good):
                 unit = unit_of(dtype["t"], options.unit, name, stated=stated)
                 yield to_block(to_us(good["t"], unit, name), good["x"], good["y"], polarity(good["p"], name))
@@ -81,36 +82,3 @@ def open_csv(file: BinaryIO, name: str, options: Options) -> Recording:
             number += len(part)
 
     return Recording("csv", width, height, blocks)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _parse(
-    lines: list[str], dtype: np.dtype, columns: list[int], separator: str | None
-) -> tuple[np.ndarray, str | None]:
-    """Parses lines; at a bad one returns those before it and what is wrong."""
-
-    def load(part: list[str]) -> np.ndarray:
-        if not part:
-            return np.empty(0, dtype)
-        return np.atleast_1d(np.loadtxt(part, dtype, delimiter=separator, usecols=columns, comments=None, ndmin=1))
-
-    try:
-        return load(lines), None
-    except (ValueError, IndexError, OverflowError) as error:
-        problem = str(error)
-    low, high = 0, len(lines)  # The first `low` lines are good, the first `high` are not.
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            load(lines[:middle])
-            low = middle
-        except (ValueError, IndexError, OverflowError):
-            high = middle
-    return load(lines[:low]), problem.partition(";")[0]
