@@ -119,6 +119,15 @@ ARCHITECTURES = {
             ("ptv3-seg", "segmentation", "segmenter"),
         )
     },
+    ("driving", "fusion"): Architecture(
+        "detection",
+        "modalities.driving.model:build",
+        "modalities.driving.presets:count_parameters",
+        "modalities.driving.model:trained_extent",
+        "modalities.driving.data_config:DrivingDataConfig",
+        ("dim", "num_heads", "head_dim", "mlp_dim", "patch_size", "in_chans", "num_classes"),
+        "modalities.driving.presets:card_words",
+    ),
 }
 PRESETS = (
     "modalities.image.presets",
@@ -126,6 +135,7 @@ PRESETS = (
     "modalities.events.presets",
     "modalities.points.vit_presets",
     "modalities.points.presets",
+    "modalities.driving.presets",
 )
 
 
