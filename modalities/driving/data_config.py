@@ -24,8 +24,8 @@ class DrivingDataConfig:
         mean: Of red, green and blue, in units where black is 0 and white is 1; subtracted first.
         std: The same; divided by.
         cameras: Names of the cameras, in their order in the batch.
-        point_range: (x, y, z, x, y, z): smallest and largest coordinates of points that are looked at, and of boxes in x
-            and y.
+        point_range: (x, y, z, x, y, z): smallest and largest coordinates of points that are looked at, and of boxes in
+            x and y.
         pillar_size: Edge of a pillar in x and y; the unit of coordinates in the bird's-eye view.
         sweeps: Lidar sweeps that are laid together, the key frame's own among them.
         class_names: Names of the classes in the order of their labels.

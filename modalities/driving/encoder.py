@@ -191,9 +191,7 @@ class SetEncoder(nn.Module):
                 f"images must have a height and width that are multiples of the patch, {patch} pixels; got "
                 f"{height} x {width}"
             )
-        rig = Rig.make(
-            batch.intrinsics, batch.camera_from_ego, batch.image_mask, (height, width), patch, like
-        )
+        rig = Rig.make(batch.intrinsics, batch.camera_from_ego, batch.image_mask, (height, width), patch, like)
         chosen = batch.image_mask.flatten().nonzero()[:, 0]
         patches = rig.rows * rig.columns
         shown = batch.images.flatten(0, 1).index_select(0, chosen)

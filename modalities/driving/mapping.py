@@ -195,4 +195,4 @@ def look_up(cells: Tensor, heights: Tensor, rig: Rig) -> tuple[Tensor, Tensor, T
     chosen = position.gather(2, camera[..., None, None].expand(-1, -1, 1, 2)).squeeze(2)
     chosen = torch.where(found.unsqueeze(-1), chosen, 0.0).floor().long()
     patch = chosen[..., 1] * rig.columns + chosen[..., 0]
-    return tuple(one.unflatten(1, shape) for one in (camera, patch, found))  # type: ignore[return-value]
+    return camera.unflatten(1, shape), patch.unflatten(1, shape), found.unflatten(1, shape)

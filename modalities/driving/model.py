@@ -3,9 +3,10 @@
 One forward: tokens of both sensors and blocks of attention in sets (`SetEncoder`) -> map of the bird's-eye view
 (`BevNeck`) -> queries and boxes (`QueryHead`).
 
-What happens without a sensor: a network for cameras and lidar runs with either. Images of cameras that the mask says are
-absent are not looked at (NaN included), and give the same as a batch without those cameras; without any image, or
-without any point, the tokens of the other sensor stay in their own plane and the map has zeros for the absent one.
+What happens without a sensor: a network for cameras and lidar runs with either. Images of cameras that the mask says
+are absent are not looked at (NaN included), and the result is that of a batch without those cameras; without any image,
+or without any point, the tokens of the other sensor stay in their own plane or on the ground, and the map has zeros for
+the absent one.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ class FusionDetector(nn.Module):
 
     def _check(self, batch: DrivingBatch) -> None:
         if not isinstance(batch, DrivingBatch):
-            raise DataError(f"driving models take a DrivingBatch (DrivingBatch.from_samples), got {type(batch).__name__}")
+            raise DataError(
+                f"driving models take a DrivingBatch (DrivingBatch.from_samples), got {type(batch).__name__}"
+            )
         if len(batch) == 0:
             raise DataError("a batch needs at least one scene")
         device = self.neck.up.weight.device
@@ -144,7 +147,7 @@ class FusionDetector(nn.Module):
         return names
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Parameter groups for layer-wise learning-rate decay, in timm's form: blocks (or their layers), then the rest."""
+        """Parameter groups for layer-wise learning-rate decay, in timm's form: blocks, or their layers."""
         blocks = r"^encoder\.blocks\.(\d+)" if coarse else r"^encoder\.blocks\.(\d+)\.layers\.(\d+)"
         return {
             "stem": r"^embed|^pillars",

@@ -86,8 +86,8 @@ class PillarEncoder(nn.Module):
     """Two small networks on the points of every pillar, each followed by the maximum over the pillar.
 
     A point is given as its position in the range (-1 to 1), its further numbers as they are, and its offsets from the
-    mean of its pillar in pillars, from the centre of the pillar in x and y in pillars, and from the middle of the range in
-    z in metres.
+    mean of its pillar in pillars, from the centre of the pillar in x and y in pillars, and from the middle of the range
+    in z in metres.
 
     Args:
         config: Sizes.
@@ -112,7 +112,7 @@ class PillarEncoder(nn.Module):
         points, groups = pillars.points, pillars.groups
         if points.shape[1] != self.features:
             raise DataError(f"points must have {self.features} numbers (x, y, z, ...), got {points.shape[1]}")
-        x = self.point(self._describe(pillars).to(self.point[0].weight.dtype))
+        x = self.point(self._describe(pillars).to(next(self.parameters()).dtype))
         if not len(points):  # Part of the graph still, so that gradients are zero and not absent.
             return self.pillar(torch.cat([x, x], dim=1))
         x = torch.cat([x, groups.spread(groups.reduce(x, "max"))], dim=1)

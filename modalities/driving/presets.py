@@ -1,7 +1,7 @@
 """The registered fusion networks for driving scenes, as data. Imports no torch.
 
-Names are `{encoding}-fusion-{size}-{data}`, with `-camera` or `-lidar` after it for networks of one sensor; size b is the
-published one of UniTR (arXiv 2308.07732), n and t are ours. `simdrive` are simulated scenes.
+Names are `{encoding}-fusion-{size}-{data}`, with `-camera` or `-lidar` after it for networks of one sensor; size b is
+the published one of UniTR (arXiv 2308.07732), n and t are ours. `simdrive` are simulated scenes.
 """
 
 from __future__ import annotations
@@ -87,9 +87,7 @@ def config(
     model = FusionConfig(
         **SIZES[size], num_classes=len(labels), encoding=encoding, encoding_options=options, sensors=sensors
     )
-    data = DrivingDataConfig(
-        **GRIDS[size], cameras=CAMERAS, point_range=POINT_RANGE, sweeps=sweeps, class_names=labels
-    )
+    data = DrivingDataConfig(**GRIDS[size], cameras=CAMERAS, point_range=POINT_RANGE, sweeps=sweeps, class_names=labels)
     return {
         "schema_version": 1,
         "name": name,

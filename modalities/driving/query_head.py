@@ -82,11 +82,11 @@ class QueryHead(nn.Module):
     def reset_classifier(self, num_classes: int) -> None:
         """Gives every layer that knows the classes new weights: small, with the prior of an object as bias."""
         like = cast(nn.Linear, self.scores[0]).weight
-        dim, place = like.shape[1], {"device": like.device, "dtype": like.dtype}
+        dim = like.shape[1]
         self.num_classes = num_classes
-        self.heat_classes = nn.Conv2d(dim, num_classes, 3, padding=1, **place)
-        self.score_classes = nn.Linear(dim, num_classes, **place)
-        self.class_embed = nn.Embedding(num_classes, dim, **place)
+        self.heat_classes = nn.Conv2d(dim, num_classes, 3, padding=1, device=like.device, dtype=like.dtype)
+        self.score_classes = nn.Linear(dim, num_classes, device=like.device, dtype=like.dtype)
+        self.class_embed = nn.Embedding(num_classes, dim, device=like.device, dtype=like.dtype)
         for layer in (self.heat_classes, self.score_classes):
             nn.init.normal_(layer.weight, std=0.01)
             nn.init.constant_(cast(Tensor, layer.bias), -math.log((1 - PRIOR) / PRIOR))
@@ -170,9 +170,7 @@ def decode(outputs: FusionOutputs, max_boxes: int, min_score: float) -> list[Box
         for row, label, score, count in zip(rows, labels, scores, counts, strict=True):
             row = row[:count]
             yaw = torch.atan2(row[:, 6], row[:, 7])
-            found.append(
-                Boxes3D(row[:, :3], row[:, 3:6].exp(), yaw, row[:, 8:10], label[:count], score[:count])
-            )
+            found.append(Boxes3D(row[:, :3], row[:, 3:6].exp(), yaw, row[:, 8:10], label[:count], score[:count]))
         return found
 
 

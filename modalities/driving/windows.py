@@ -113,14 +113,10 @@ def make_sets(
     if not pending:
         return []
     counts = torch.stack([one.sets for one in pending]).tolist()  # The only look at the device.
-    return [
-        _finish(one, count, set_size, window) for one, count in zip(pending, counts, strict=True)
-    ]
+    return [_finish(one, count, set_size, window) for one, count in zip(pending, counts, strict=True)]
 
 
-def _arrange(
-    places: Places, shift: int, second: bool, planes: int, cells: int, window: int, set_size: int
-) -> _Pending:
+def _arrange(places: Places, shift: int, second: bool, planes: int, cells: int, window: int, set_size: int) -> _Pending:
     moved = places.cell + shift
     across = (cells - 1 + window) // window + 1
     corner = moved // window
