@@ -301,7 +301,7 @@ class SetEncoder(nn.Module):
 
         image, column, row = place.plane, place.cell[:, 0], place.cell[:, 1]
         at = (image * rig.rows + row) * rig.columns + column
-        position, found = position.view(-1, 2).index_select(0, at), found.view(-1).index_select(0, at)
+        position, found = position.reshape(-1, 2).index_select(0, at), found.flatten().index_select(0, at)
         cell = position.floor().long()
         lifted = Places(views + torch.div(image, cameras, rounding_mode="floor"), position, cell)
         return lifted.where(found, place)

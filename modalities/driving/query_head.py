@@ -94,7 +94,9 @@ class QueryHead(nn.Module):
 
     def forward(self, bev: Tensor) -> FusionOutputs:
         """Outputs of a map (B, C, X, Y)."""
-        heatmap = _wide(self.heat_classes(self.heat(bev)))
+        heat = self.heat_classes
+        # In 16 bit the prior would take the digits of all else: it is added after.
+        heatmap = _wide(F.conv2d(self.heat(bev), heat.weight, padding=1)) + _wide(cast(Tensor, heat.bias)).view(-1, 1, 1)
         cells, labels = self._chosen(heatmap)
         flat = bev.flatten(2).transpose(1, 2)
         x = self._decoded(flat, cells, labels)
@@ -105,7 +107,9 @@ class QueryHead(nn.Module):
         centre = centres[cells] + size * made["centre"]
         log_size = made["size"].clamp(-_LARGEST_LOG, _LARGEST_LOG)
         boxes = torch.cat([centre, made["height"], log_size, made["yaw"], made["velocity"]], dim=-1)
-        return FusionOutputs(heatmap, cells, labels, _wide(self.score_classes(self.scores(x))), boxes)
+        score = self.score_classes
+        classes = _wide(F.linear(self.scores(x), score.weight)) + _wide(score.bias)
+        return FusionOutputs(heatmap, cells, labels, classes, boxes)
 
     @torch.no_grad()
     def _chosen(self, heatmap: Tensor) -> tuple[Tensor, Tensor]:
