@@ -97,3 +97,20 @@ def tiny(encoding: str = "pape", *, seed: int = 0, **model: Any) -> Any:
     torch.manual_seed(seed)
     config = tiny_config(encoding, **{"min_score": 0.0} | model)
     return registry.architecture(config).build(config).eval()
+
+
+def scene_with(boxes: Boxes3D, seed: int = 0) -> DrivingInput:
+    """A scene with points on the ground, and on the boxes with an intensity by class; images are noise."""
+    generator = torch.Generator().manual_seed(seed)
+    plain = scene(60, seed)
+    assert plain.points is not None
+    ground = plain.points.clone()
+    ground[:, 2], ground[:, 3] = 0.0, 0.1
+    places = torch.rand(len(boxes), 25, 3, generator=generator) - 0.5
+    local = places * boxes.size.unsqueeze(1)
+    cos, sin = boxes.yaw.cos().unsqueeze(1), boxes.yaw.sin().unsqueeze(1)
+    x = local[..., 0] * cos - local[..., 1] * sin
+    y = local[..., 0] * sin + local[..., 1] * cos
+    xyz = torch.stack([x, y, local[..., 2]], -1) + boxes.centre.unsqueeze(1)
+    rest = torch.stack([0.3 + 0.3 * boxes.label, torch.zeros(len(boxes))], 1).unsqueeze(1).expand(-1, 25, -1)
+    return plain._replace(points=torch.cat([ground, torch.cat([xyz, rest], 2).flatten(0, 1)]))

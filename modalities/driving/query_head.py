@@ -96,7 +96,9 @@ class QueryHead(nn.Module):
         """Outputs of a map (B, C, X, Y)."""
         heat = self.heat_classes
         # In 16 bit the prior would take the digits of all else: it is added after.
-        heatmap = _wide(F.conv2d(self.heat(bev), heat.weight, padding=1)) + _wide(cast(Tensor, heat.bias)).view(-1, 1, 1)
+        heatmap = _wide(F.conv2d(self.heat(bev), heat.weight, padding=1)) + _wide(cast(Tensor, heat.bias)).view(
+            -1, 1, 1
+        )
         cells, labels = self._chosen(heatmap)
         flat = bev.flatten(2).transpose(1, 2)
         x = self._decoded(flat, cells, labels)
