@@ -33,6 +33,10 @@ def test_registered_names():
         expected |= {f"{e}-ptv3-{s}-{data}" for e in ("pape", "rope", "none", "alibi", "sincos-pape") for s in sizes}
     expected |= {f"{e}-point-vit-{s}-modelnet10" for e in ("pape", "pape-ri", "rope", "none") for s in "nt"}
     expected |= {f"pape-point-vit-{s}-modelnet10-invariant" for s in "nt"}
+    for encoding in ("pape", "rope", "none"):
+        expected |= {f"{encoding}-fusion-{s}-nuscenes" for s in "ntb"}
+        expected |= {f"{encoding}-fusion-{s}-simdrive" for s in "nt"}
+        expected |= {f"{encoding}-fusion-n-simdrive-{sensor}" for sensor in ("camera", "lidar")}
     assert set(NAMES) == expected
     assert sorted(NAMES) == NAMES
 
@@ -55,8 +59,10 @@ def test_filters():
     assert zoo.list_models(weights="any") == sorted([*released, *embedded])
     assert zoo.list_models(weights="hub") == zoo.list_models("nothing*") == zoo.list_models(modality="sound") == []
     events, points = zoo.list_models(modality="events"), zoo.list_models(modality="points")
+    driving = zoo.list_models(modality="driving")
+    assert driving == zoo.list_models("*-fusion-*") == zoo.list_models(task="detection", modality="driving")
     assert events == zoo.list_models("*-event-*") and zoo.list_models(modality="image") == sorted(
-        {*NAMES} - {*events, *points}
+        {*NAMES} - {*events, *points, *driving}
     )
     assert zoo.list_models(task="segmentation") == sorted([*zoo.list_models("*-als3"), *zoo.list_models("*-scannet")])
     assert len(zoo.list_models(encoding="sincos+pape")) == 6
