@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from modalities.driving.config import FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
 from modalities.driving.encoder import Scene
-from modalities.driving.mapping import look_up
+from modalities.driving.mapping import constants, look_up
 
 __all__ = ["BevNeck", "ConvNorm", "Residual", "cell_centres", "map_size"]
 
@@ -144,7 +144,7 @@ class BevNeck(nn.Module):
         """(B, X, Y, heights) int64 number of the image token that shows each place, that after the last for none."""
         rig, images = scene.rig, scene.images
         assert rig is not None and images is not None
-        heights = rig.matrix.new_tensor(self.config.lift_heights)
+        heights = constants(self.config.lift_heights, rig.matrix)
         camera, patch, found = look_up(cell_centres(self.config, self.data, rig.matrix), heights, rig)
         first = images.first.gather(1, camera.flatten(1)).view_as(camera)
         return torch.where(found, first + patch, len(images))

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from modalities.driving.batch import DrivingBatch
 from modalities.driving.config import AXES, FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
-from modalities.driving.mapping import Rig, lift_to_ground, most_central, nearest_lidar, view_of
+from modalities.driving.mapping import Rig, constants, lift_to_ground, most_central, nearest_lidar, view_of
 from modalities.driving.pillars import PillarEncoder, Pillars, make_pillars
 from modalities.driving.windows import Places, Sets, make_sets
 from zoo.errors import DataError
@@ -244,14 +244,13 @@ class SetEncoder(nn.Module):
         stays in its own, among the others that do.
         """
         views = scenes * cameras
-        low = like.new_tensor(self.data.point_range[:2])
         own: list[Places] = []
         on_image: list[Places] = []
         in_bev: list[Places] = []
         sight = None
         if pillars is not None:
-            low = low.to(pillars.mean.device)
-            position = (pillars.mean[:, :2].to(like.dtype) - low) / self.data.pillar_size
+            low = constants(self.data.point_range[:2], pillars.mean)
+            position = (pillars.mean[:, :2] - low) / self.data.pillar_size
             # Rounding of the mean must not lead out of the pillar.
             cell = pillars.cell.to(like.dtype)
             position = torch.minimum(torch.maximum(position, cell), cell + 1)
@@ -286,7 +285,7 @@ class SetEncoder(nn.Module):
     ) -> Places:
         """Image tokens in the bird's-eye view: at the nearest lidar token, else where their ray meets the ground."""
         data, cameras = self.data, rig.present.shape[1]
-        low = rig.matrix.new_tensor(data.point_range[:2])
+        low = constants(data.point_range[:2], rig.matrix)
         spot, found = lift_to_ground(rig, self.config.ground)
         position = (spot - low) / data.pillar_size
         if pillars is not None and len(pillars) and sight is not None:
@@ -295,7 +294,7 @@ class SetEncoder(nn.Module):
             measured = measured.index_select(0, near.clamp_min(0).flatten()).view_as(position)
             position = torch.where((near >= 0).unsqueeze(-1), measured, position)
             found = found | (near >= 0)
-        top = torch.tensor(data.grid, device=position.device)
+        top = constants(data.grid, position)
         found = found & (position >= 0).all(-1) & (position < top).all(-1)
         position = torch.where(found.unsqueeze(-1), position, 0.0)
 

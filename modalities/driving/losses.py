@@ -14,6 +14,7 @@ from torch import Tensor
 from modalities.driving.boxes import BoxTargets
 from modalities.driving.config import FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
+from modalities.driving.mapping import constants
 from modalities.driving.matching import assign, matching_cost
 from modalities.driving.query_head import FusionOutputs
 
@@ -68,7 +69,7 @@ class FusionLoss:
         """
         kinds = outputs.classes.shape[2]
         boxes = targets.boxes.to(outputs.boxes.dtype)
-        span = boxes.new_tensor(self.data.point_range)
+        span = constants(self.data.point_range, boxes)
         centre = boxes[..., :2]
         inside = ((centre >= span[:2]) & (centre < span[3:5])).all(-1)
         mask = targets.mask & inside & (targets.labels >= 0) & (targets.labels < kinds)
@@ -158,7 +159,7 @@ def heat_targets(
     """
     size = config.bev_stride * data.pillar_size
     along_x, along_y = (-(-pillars // config.bev_stride) for pillars in data.grid)
-    low = boxes.new_tensor(data.point_range[:2])
+    low = constants(data.point_range[:2], boxes)
     cell = ((boxes[..., :2] - low) / size).floor().long()
     radius = gaussian_radius(boxes[..., 3] / size, boxes[..., 4] / size).floor()
     radius = radius.clamp(_SMALLEST_RADIUS, _LARGEST_RADIUS)

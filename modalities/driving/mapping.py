@@ -8,17 +8,25 @@ Legend: B scenes, V cameras, P lidar tokens, rows x columns patches of an image,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["NEAR", "Rig", "lift_to_ground", "look_up", "nearest_lidar", "project", "view_of"]
+__all__ = ["NEAR", "Rig", "constants", "lift_to_ground", "look_up", "nearest_lidar", "project", "view_of"]
 
 # Metres in front of a camera from which a point can be seen.
 NEAR = 0.1
+# Offers to no patch go to one of so many places, since a GPU writes to the same place in turns.
+_NOWHERE = 4096
 # Squared distances in patches are compared in steps of 2**-20, with the number of the token below.
 _STEPS, _NUMBER_BITS = 1 << 20, 32
+
+
+def constants(values: Sequence[float], like: Tensor) -> Tensor:
+    """Numbers as a vector of the device and dtype of `like`, without the host waiting for the device."""
+    return torch.stack([like.new_full((), value) for value in values])
 
 
 @dataclass(frozen=True)
@@ -51,8 +59,8 @@ class Rig:
             patch: Side of a patch in pixels.
             like: Gives the dtype in which positions are computed.
         """
-        scale = intrinsics.new_tensor([1 / patch, 1 / patch, 1.0], dtype=torch.float64)
-        matrix = scale.view(3, 1) * (intrinsics.double() @ camera_from_ego.double()[..., :3, :])
+        matrix = intrinsics.double() @ camera_from_ego.double()[..., :3, :]
+        matrix = torch.cat([matrix[..., :2, :] / patch, matrix[..., 2:, :]], dim=-2)
         known = present & torch.isfinite(matrix).all(-1).all(-1)
         anywhere = torch.eye(3, 4, dtype=matrix.dtype, device=matrix.device)
         matrix = torch.where(known[..., None, None], matrix, anywhere)
@@ -135,12 +143,13 @@ def nearest_lidar(position: Tensor, seen: Tensor, scene: Tensor, rig: Rig, radiu
     fits &= (distance <= radius**2) & seen.unsqueeze(2)
     image = scene.unsqueeze(1) * cameras + torch.arange(cameras, device=scene.device)
     nowhere = scenes * cameras * patches
-    target = torch.where(fits, image.unsqueeze(2) * patches + row * rig.columns + column, nowhere)
+    away = nowhere + torch.arange(fits.numel(), device=scene.device).view_as(fits) % _NOWHERE
+    target = torch.where(fits, image.unsqueeze(2) * patches + row * rig.columns + column, away)
     number = torch.arange(len(scene), device=scene.device).view(-1, 1, 1)
     offer = (torch.where(fits, distance, 0.0) * _STEPS).long() << _NUMBER_BITS | number
     worst = torch.iinfo(torch.int64).max
-    kept = offer.new_full((nowhere + 1,), worst).scatter_reduce(0, target.flatten(), offer.flatten(), "amin")
-    kept = kept[:-1].view(scenes, cameras, rig.rows, rig.columns)
+    kept = offer.new_full((nowhere + _NOWHERE,), worst).scatter_reduce(0, target.flatten(), offer.flatten(), "amin")
+    kept = kept[:nowhere].view(scenes, cameras, rig.rows, rig.columns)
     return torch.where(kept == worst, -1, kept & ((1 << _NUMBER_BITS) - 1))
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from modalities.driving.config import POINT_OFFSETS, FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
+from modalities.driving.mapping import constants
 from zoo.errors import DataError
 from zoo.groups import Groups
 
@@ -57,13 +58,13 @@ def make_pillars(points: Tensor, offsets: Tensor, data: DrivingDataConfig) -> Pi
     along_x, along_y = data.grid
     numbers = torch.arange(scenes, device=points.device)
     scene = torch.repeat_interleave(numbers, offsets.diff(), output_size=count)
-    span = points.new_tensor(data.point_range)
+    span = constants(data.point_range, points)
     xyz = points[:, :3]
     inside = torch.isfinite(points).all(1) & ((xyz >= span[:3]) & (xyz < span[3:])).all(1)
     places = torch.floor((xyz[:, :2] - span[:2]) / data.pillar_size)
     cell = torch.where(inside.unsqueeze(1), places, 0).long()
-    # Rounding may lead to the far edge.
-    cell = torch.minimum(cell, torch.tensor([along_x - 1, along_y - 1], device=cell.device))
+    cell[:, 0].clamp_(max=along_x - 1)  # Rounding may lead to the far edge.
+    cell[:, 1].clamp_(max=along_y - 1)
     number = torch.where(inside, (scene * along_x + cell[:, 0]) * along_y + cell[:, 1], scenes * along_x * along_y)
 
     number, order = torch.sort(number, stable=True)
@@ -121,7 +122,7 @@ class PillarEncoder(nn.Module):
     def _describe(self, pillars: Pillars) -> Tensor:
         """(N', F + POINT_OFFSETS) what is said of every point."""
         points, index, size = pillars.points, pillars.groups.index, self.data.pillar_size
-        span = points.new_tensor(self.data.point_range)
+        span = constants(self.data.point_range, points)
         low, extent = span[:3], span[3:] - span[:3]
         xyz = points[:, :3]
         from_mean = (xyz - pillars.mean.index_select(0, index)) / size

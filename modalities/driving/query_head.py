@@ -21,6 +21,7 @@ from modalities.driving.boxes import Boxes3D
 from modalities.driving.config import BOX_OUTPUTS, FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
 from modalities.driving.encoder import make_block
+from modalities.driving.mapping import constants
 from zoo.coordinates import Coordinates
 from zoo.transformer import Block
 
@@ -141,7 +142,7 @@ class QueryHead(nn.Module):
         steps = torch.arange(-reach, reach + 1, device=cells.device)
         around = torch.cartesian_prod(steps, steps).view(-1, 2)
         near = at.unsqueeze(2) + around
-        on_map = ((near >= 0) & (near < torch.tensor([along_x, along_y], device=cells.device))).all(-1)
+        on_map = ((near >= 0) & (near < constants([along_x, along_y], near))).all(-1)
         number = first.unsqueeze(2) + near[..., 0] * along_y + near[..., 1]
         neighbours = F.embedding(torch.where(on_map, number, first.unsqueeze(2)), table)
         tokens = torch.cat([x.unsqueeze(2), neighbours], dim=2).flatten(0, 1)

@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from zoo.coordinates import Coordinates
+from zoo.errors import DataError
 
 __all__ = ["Places", "Sets", "make_sets"]
 
@@ -80,20 +82,10 @@ class Sets:
         return sets.flatten(0, 1).index_select(0, self.place)
 
 
-@dataclass(frozen=True)
-class _Pending:
-    """A partition before the host knows how many sets there are."""
-
-    order: Tensor
-    place: Tensor
-    local: Tensor
-    sets: Tensor
-
-
 def make_sets(
     layouts: Sequence[tuple[Places, int, bool]], planes: int, cells: int, window: int, set_size: int
 ) -> list[Sets]:
-    """Partitions of the same tokens; the host waits for the device once, whatever their number.
+    """Partitions of the same tokens, made together; the host waits for the device once.
 
     A window of n tokens is cut into ceil(n / set_size) sets along one axis (then the other), whose sizes differ by one
     at the most.
@@ -108,50 +100,56 @@ def make_sets(
 
     Returns:
         One `Sets` for each layout. Without tokens they have no sets.
+
+    Raises:
+        DataError: If the planes have so many cells that their numbers do not fit 63 bits.
     """
-    pending = [_arrange(*layout, planes, cells, window, set_size) for layout in layouts]
-    if not pending:
+    if not layouts:
         return []
-    counts = torch.stack([one.sets for one in pending]).tolist()  # The only look at the device.
-    return [_finish(one, count, set_size, window) for one, count in zip(pending, counts, strict=True)]
-
-
-def _arrange(places: Places, shift: int, second: bool, planes: int, cells: int, window: int, set_size: int) -> _Pending:
-    moved = places.cell + shift
     across = (cells - 1 + window) // window + 1
+    if planes * (across * window) ** 2 >= 1 << 63:
+        raise DataError(f"{planes} planes of {cells} x {cells} cells are too many to number")
+    # L layouts of N tokens at once.
+    moved = torch.stack([places.cell + shift for places, shift, _ in layouts])
     corner = moved // window
     inside = moved - corner * window
-    local = places.position + shift - (corner * window).to(places.position.dtype)
-    first, then = (inside[:, 1], inside[:, 0]) if second else (inside[:, 0], inside[:, 1])
-    number = (places.plane * across + corner[:, 1]) * across + corner[:, 0]
-    order = torch.argsort((number * window + first) * window + then, stable=True)
+    local = torch.stack([places.position + shift for places, shift, _ in layouts])
+    local = local - (corner * window).to(local.dtype)
+    along = torch.stack([one.flip(1) if layout[2] else one for one, layout in zip(inside, layouts, strict=True)])
+    plane = torch.stack([places.plane for places, _, _ in layouts])
+    number = (plane * across + corner[..., 1]) * across + corner[..., 0]
+    keys, order = torch.sort((number * window + along[..., 0]) * window + along[..., 1], dim=1, stable=True)
 
-    tokens = len(order)
-    number = number.index_select(0, order)
-    steps = torch.arange(tokens, device=order.device)
-    starts = torch.ones_like(number, dtype=torch.bool)
-    starts[1:] = number[1:] != number[:-1]
-    rank = steps - torch.where(starts, steps, 0).cummax(0).values if tokens else steps
-    which = starts.cumsum(0) - 1
-    sizes = torch.zeros_like(number).scatter_add_(0, which, torch.ones_like(number))
-    pieces = -(-sizes // set_size)
-    before = pieces.cumsum(0) - pieces
-    size, piece = sizes.index_select(0, which), pieces.index_select(0, which)
+    number = keys // window**2
+    first = torch.ones_like(number, dtype=torch.bool)
+    first[:, 1:] = number[:, 1:] != number[:, :-1]
+    which = first.cumsum(1) - 1
+    sizes = torch.zeros_like(number).scatter_add_(1, which, torch.ones_like(number))
+    pieces = (sizes + set_size - 1) // set_size
+    begins, before = sizes.cumsum(1) - sizes, pieces.cumsum(1) - pieces
+    rank = torch.arange(number.shape[1], device=number.device) - begins.gather(1, which)
+    size, piece = sizes.gather(1, which), pieces.gather(1, which)
     # Token r of n in k sets goes to set floor(r k / n), which starts at token ceil(set n / k).
-    chosen = rank * piece // size.clamp_min(1)
-    slot = rank + (-chosen * size) // piece.clamp_min(1)
-    place = (before.index_select(0, which) + chosen) * set_size + slot
-    return _Pending(order, place, local, pieces.sum())
+    chosen = rank * piece // size
+    slot = rank + (-chosen * size) // piece
+    place = (before.gather(1, which) + chosen) * set_size + slot
+    counts = pieces.sum(1).tolist()  # The only look at the device.
+
+    by_token = torch.empty_like(place).scatter_(1, order, place)
+    return [
+        _sets(order[one], place[one], by_token[one], local[one], count, set_size, window)
+        for one, count in enumerate(counts)
+    ]
 
 
-def _finish(pending: _Pending, count: int, set_size: int, window: int) -> Sets:
-    order, tokens = pending.order, len(pending.order)
-    slots = order.new_full((count * set_size,), tokens).scatter_(0, pending.place, order)
-    place = torch.empty_like(order).scatter_(0, order, pending.place)
-    local = torch.cat([pending.local, pending.local.new_zeros(1, 2)])
-    values = local.index_select(0, slots).view(count, set_size, 2)
+def _sets(
+    order: Tensor, place: Tensor, by_token: Tensor, local: Tensor, count: int, set_size: int, window: int
+) -> Sets:
+    """One partition, of the order of its tokens, the slots of these and of the tokens themselves, and positions."""
+    tokens = len(order)
+    slots = order.new_full((count * set_size,), tokens).scatter_(0, place, order)
+    values = F.pad(local, (0, 0, 0, 1)).index_select(0, slots).view(count, set_size, 2)
     mask = (slots < tokens).view(count, set_size)
     # Known without looking: no position leaves its window.
     span = ((0.0, float(window)),) * 2
-    coords = Coordinates(values, positioned=mask, bounds=span, unit="cell")
-    return Sets(slots, place, mask, coords)
+    return Sets(slots, by_token, mask, Coordinates(values, positioned=mask, bounds=span, unit="cell"))
