@@ -192,9 +192,9 @@ def test_two_scenes_are_learnt():
     loss = FusionLoss(config=network.sizes, data=network.data_config)
     targets = pad_boxes(boxes)
     optimiser = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-2, total_steps=35)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-2, total_steps=45)
     first = last = math.inf
-    for step in range(35):
+    for step in range(45):
         optimiser.zero_grad()
         value = loss(network(batch), targets)["loss"]
         value.backward()
