@@ -53,7 +53,8 @@ class Tables:
             self._tables[name] = self._read(name)
         self._channels = {token: self._channel_of(token) for token in self._tables["calibrated_sensor"]}
         self._tables["sample_data"] = self._read("sample_data", self._wanted)
-        poses = {record.get("ego_pose_token") for record in self._tables["sample_data"].values()}
+        data = self._tables["sample_data"].values()
+        poses = {self.field("sample_data", record, "ego_pose_token") for record in data}
         self._tables["ego_pose"] = self._read("ego_pose", lambda record: record["token"] in poses)
 
     def __contains__(self, name: str) -> bool:
