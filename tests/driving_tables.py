@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ STEP_US, SWEEPS = 500_000, 3  # a key frame every 0.5 s, and so many sweeps from
 START_US = 1_532_402_927_000_000
 INTRINSICS = [[60.0, 0, 39.5], [0, 60, 23.5], [0, 0, 1]]
 # Category, attribute, position at time 0, velocity, (width, length, height), yaw, lidar points.
-OBJECTS: list[tuple[str, str, list[float], list[float], list[float], float, int]] = [
+Object = tuple[str, str, list[float], list[float], list[float], float, int]
+OBJECTS: list[Object] = [
     ("vehicle.car", "vehicle.moving", [620, 1010, 1], [4, -1], [1.9, 4.5, 1.6], -0.25, 40),
     ("human.pedestrian.adult", "pedestrian.standing", [608, 996, 1], [0, 0], [0.7, 0.6, 1.8], 2.0, 3),
     ("movable_object.barrier", "", [612, 1004, 0.5], [0, 0], [2.5, 0.5, 1.0], 1.2, 0),
@@ -61,6 +62,7 @@ def write_drive(
     *,
     scenes: tuple[str, ...] = ("scene-0061", "scene-0103"),
     frames: int = 4,
+    objects: Sequence[Object] = OBJECTS,
     change: Callable[[dict[str, Table]], object] | None = None,
 ) -> Path:
     """Writes `root/v1.0-mini`, `root/samples` and `root/sweeps`.
@@ -69,17 +71,18 @@ def write_drive(
         root: A new folder.
         scenes: Their names.
         frames: Key frames of each.
+        objects: What is labelled in them.
         change: Given all tables by name before they are written, to break them; a table it removes is not written.
     """
     tables: dict[str, Table] = {
         "log": [{"token": "log", "location": "nowhere"}],
-        "category": [{"token": f"c-{name}", "name": name} for name in sorted({row[0] for row in OBJECTS})],
-        "attribute": [{"token": f"a-{name}", "name": name} for name in sorted({row[1] for row in OBJECTS} - {""})],
+        "category": [{"token": f"c-{name}", "name": name} for name in sorted({row[0] for row in objects})],
+        "attribute": [{"token": f"a-{name}", "name": name} for name in sorted({row[1] for row in objects} - {""})],
         "visibility": [{"token": str(level), "level": "v"} for level in range(1, 5)],
         "sensor": [],
         "calibrated_sensor": [],
         **{name: [] for name in ("scene", "sample", "sample_data", "ego_pose", "instance", "sample_annotation")},
-        "map": [],
+        "map": [{"token": "map", "log_tokens": ["log"], "category": "semantic_prior", "filename": "maps/none.png"}],
     }
     for channel, mounting in MOUNTINGS.items():
         modality = "lidar" if channel.startswith("LIDAR") else "camera"
@@ -93,7 +96,9 @@ def write_drive(
             }
         )
     for number, scene in enumerate(scenes):
-        _drive(root, tables, scene, START_US + number * 60_000_000, frames)
+        _drive(root, tables, scene, START_US + number * 60_000_000, frames, objects)
+    (root / "maps").mkdir(exist_ok=True)
+    Image.new("L", (1, 1)).save(root / "maps" / "none.png")
     if change is not None:
         change(tables)
     folder = root / "v1.0-mini"
@@ -107,7 +112,9 @@ def _placed(matrix: np.ndarray) -> dict[str, list[float]]:
     return {"translation": matrix[:3, 3].tolist(), "rotation": matrix_to_quaternion(matrix[:3, :3]).tolist()}
 
 
-def _drive(root: Path, tables: dict[str, Table], scene: str, start: int, frames: int) -> None:
+def _drive(
+    root: Path, tables: dict[str, Table], scene: str, start: int, frames: int, objects: Sequence[Object]
+) -> None:
     samples = [f"{scene}-{frame}" for frame in range(frames)]
     tables["scene"].append(
         {
@@ -135,7 +142,7 @@ def _drive(root: Path, tables: dict[str, Table], scene: str, start: int, frames:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", SIZE[::-1], (40 * frame, 90, 160)).save(root / name)
             _data(tables, f"{channel}-{token}", token, channel, frame * STEP_US + delay, start, name, True, ("", ""))
-    for number, (category, attribute, place, velocity, size, yaw, points) in enumerate(OBJECTS):
+    for number, (category, attribute, place, velocity, size, yaw, points) in enumerate(objects):
         instance = f"i-{scene}-{number}"
         names = [f"{instance}-{frame}" for frame in range(frames)]
         tables["instance"].append({"token": instance, "category_token": f"c-{category}", "nbr_annotations": frames})

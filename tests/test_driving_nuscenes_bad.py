@@ -25,7 +25,7 @@ BROKEN = {
     "no such pose": (_first("sample_data", "ego_pose_token", "gone"), "sample_data l-a-0 refers to ego_pose 'gone'"),
     "token is a list": (
         _first("sample_data", "ego_pose_token", ["x"]),
-        "sample_data.json: record .* ego_pose_token must be str",
+        "record 'l-a-0': ego_pose_token must be str",
     ),
     "no calibration": (_each("sample_data", "calibrated_sensor_token", "gone"), "sample_data.json.*calibrated_sensor"),
     "no sensor": (_each("calibrated_sensor", "sensor_token", "gone"), "calibrated_sensor k-LIDAR_TOP refers to sensor"),
@@ -42,8 +42,10 @@ BROKEN = {
     "size is short": (_first("sample_annotation", "size", [1]), "size must be 3 finite"),
     "place": (
         _first("sample_annotation", "translation", ["a", 1, 2]),
-        "sample_annotation.json: record .i-a-0-0.: a translation must",
+        "record 'i-a-0-0': a translation must",
     ),
+    "huge": (_first("sample_annotation", "size", [10**400, 1, 1]), "size must be 3 finite"),
+    "huge pose": (_first("ego_pose", "translation", [10**400, 1, 1]), "ego_pose.json.*three numbers"),
     "turn": (_first("sample_annotation", "rotation", [9, 9, 9, 9]), "sample_annotation.json.*quaternion"),
     "attribute": (_first("sample_annotation", "attribute_tokens", ["gone"]), "attribute 'gone'"),
     "attributes": (_first("sample_annotation", "attribute_tokens", ["a", "b"]), "at most one"),

@@ -132,7 +132,7 @@ class Boxes3D:
             fields = {name: value.to(dtype) for name, value in fields.items()}
             labels = np.zeros(count, np.int64) if label is None else np.asarray(label, dtype=np.int64)
             fields["label"] = torch.as_tensor(labels.reshape(-1))
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(f"boxes: cannot be made of these arrays ({error})") from error

@@ -175,7 +175,7 @@ def quaternion_to_matrix(quaternion: object) -> np.ndarray:
     """
     try:
         values = np.asarray(quaternion, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise DataError("a quaternion must be four numbers w, x, y, z") from error
     if values.ndim == 0 or values.shape[-1] != 4:
         raise DataError(f"a quaternion must be four numbers w, x, y, z, got shape {values.shape}")
@@ -213,7 +213,7 @@ def rigid(translation: object, quaternion: object) -> np.ndarray:
     """
     try:
         shift = np.asarray(translation, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise DataError("a translation must be three numbers") from error
     if shift.shape != (3,) or not np.isfinite(shift).all():
         raise DataError(f"a translation must be three finite numbers, got shape {shift.shape}")

@@ -129,7 +129,7 @@ class AnnotationTables:
     def _numbers(self, record: Record, key: str, count: int) -> np.ndarray:
         try:
             values = np.asarray(record.get(key), dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             values = np.empty(0)
         if values.shape != (count,) or not np.isfinite(values).all():
             raise self.tables.bad("sample_annotation", record, f"{key} must be {count} finite numbers")

@@ -190,7 +190,7 @@ class NuScenes:
             )
         try:
             intrinsics = np.asarray(calibrated.get("camera_intrinsic"), dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             intrinsics = np.empty(0)
         focal = intrinsics.shape == (3, 3) and intrinsics[0, 0] > 0 and intrinsics[1, 1] > 0
         if not focal or not np.isfinite(intrinsics).all():
