@@ -1,0 +1,1 @@
+"""nuScenes: its tables, key frames, submissions and detection metrics."""
