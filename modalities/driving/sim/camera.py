@@ -59,24 +59,19 @@ def render(world: World, camera: Camera, size: tuple[int, int], t: float, rng: n
     part = np.where(ground < hits.depth, -1, hits.part)
     depth = np.minimum(ground, hits.depth)
 
-    colour = _sky(world, eye.rays)
-    length = np.sqrt((eye.rays**2).sum(0))
+    colour = np.empty((len(part), 3), np.float32)
     solid = np.flatnonzero(part >= 0)
-    colour[solid] = _paint(world, parts, part[solid], eye.origin, eye.rays[:, solid], depth[solid])
     floor = np.flatnonzero((part < 0) & np.isfinite(depth))
-    lit = _paint_ground(world, t, pose, intrinsics, size, eye, floor, depth)
-    colour[floor] = lit
-    met = np.isfinite(depth)
-    haze = np.exp(-np.where(met, depth * length, 0) / np.float32(world.look.haze))[:, None]
-    lamps = np.zeros(len(part), bool)
-    lamps[solid] = parts.material[part[solid]] == LIGHT
-    light = np.where(lamps, 1.0, world.look.brightness).astype(np.float32)[:, None]
-    shown = colour * light
-    shown = np.where(met[:, None], shown * haze + world.look.sky[0].astype(np.float32) * (1 - haze), colour)
+    sky = np.flatnonzero(np.isinf(depth))
+    colour[sky] = _sky(world, eye.rays[:, sky])
+    paint = _paint(world, parts, part[solid], eye.origin, eye.rays[:, solid], depth[solid])
+    colour[solid] = _hazy(world, paint, eye.rays[:, solid], depth[solid])
+    paint = _paint_ground(world, t, pose, intrinsics, size, eye, floor, depth)
+    colour[floor] = _hazy(world, paint, eye.rays[:, floor], depth[floor])
 
     owner = np.where(part >= 0, parts.owner[part.clip(0)], -1) if len(parts) else part
     visible = np.bincount(owner[owner >= 0], minlength=objects)
-    image = _exposed(shown.reshape(height, width, 3), world, rng)
+    image = _exposed(colour.reshape(height, width, 3), world, rng)
     return View(image, depth.reshape(height, width), owner.reshape(height, width), visible, hits.pixels)
 
 
@@ -85,8 +80,9 @@ def _pixel_rays(pose: np.ndarray, intrinsics: np.ndarray, width: int, height: in
     x = (np.arange(width) - intrinsics[0, 2]) / intrinsics[0, 0]
     y = (np.arange(height) - intrinsics[1, 2]) / intrinsics[1, 1]
     turn = pose[:3, :3]
-    rays = turn[:, 0, None, None] * x + turn[:, 1, None, None] * y[:, None] + turn[:, 2, None, None]
-    return rays.reshape(3, -1).astype(np.float32)
+    across = (turn[:, :1] * x + turn[:, 2:]).astype(np.float32)
+    down = (turn[:, 1:2] * y).astype(np.float32)
+    return (across[:, None] + down[..., None]).reshape(3, -1)
 
 
 def _rectangles(
@@ -121,10 +117,18 @@ def _rectangles(
 
 
 def _sky(world: World, rays: np.ndarray) -> np.ndarray:
-    up = (rays[2] / np.sqrt((rays**2).sum(0))).clip(0, 1)[:, None]
+    up = (rays[2] / np.sqrt(rays[0] ** 2 + rays[1] ** 2 + rays[2] ** 2)).clip(0, 1)[:, None]
     low, high = world.look.sky.astype(np.float32)
     share = np.sqrt(up)
     return low * (1 - share) + high * share
+
+
+def _hazy(world: World, colour: np.ndarray, rays: np.ndarray, depth: np.ndarray) -> np.ndarray:
+    """Colours (n, 3) as they are seen from afar."""
+    far = depth * np.sqrt(rays[0] ** 2 + rays[1] ** 2 + rays[2] ** 2)
+    air = world.look.sky[0].astype(np.float32)
+    clear = np.exp(far * np.float32(-1 / world.look.haze))
+    return air + (colour - air) * clear[:, None]
 
 
 def _paint(
@@ -162,7 +166,8 @@ def _paint(
     # Glass mirrors the sky above.
     glass = (material == GLASS) & (axis != 2)
     colour[glass] = 0.75 * colour[glass] + 0.25 * world.look.sky[0].astype(np.float32)
-    return colour * np.where(material == LIGHT, 1.0, shade)[:, None].astype(np.float32)
+    shade = np.where(material == LIGHT, 1.0, shade * world.look.brightness)
+    return colour * shade.astype(np.float32)[:, None]
 
 
 def _paint_ground(
@@ -184,7 +189,7 @@ def _paint_ground(
     sunny = 1.25 - world.look.ambient
     light = np.full(len(depth), world.look.ambient + sunny * world.look.sun[2], np.float32)
     _shadows(world, t, pose, intrinsics, size, x, y, light)
-    return colour * light[floor, None]
+    return colour * (light[floor, None] * np.float32(world.look.brightness))
 
 
 def _shadows(
@@ -206,12 +211,13 @@ def _shadows(
     c, s = np.cos(poses[:, 3]), np.sin(poses[:, 3])
     shift = np.stack([c * away[0] + s * away[1], c * away[1] - s * away[0]], 1) * sizes[:, 2:] / 2
     half = sizes[:, :2] / 2 + np.abs(shift)
-    middle = np.stack([poses[:, 0] + c * shift[:, 0] - s * shift[:, 1], poses[:, 1] + s * shift[:, 0] + c * shift[:, 1]])
-    centre = np.stack([*middle, world.ground.height(middle[0])], 1)
+    mx = poses[:, 0] + c * shift[:, 0] - s * shift[:, 1]
+    my = poses[:, 1] + s * shift[:, 0] + c * shift[:, 1]
+    centre = np.stack([mx, my, world.ground.height(mx)], 1)
     # High enough for the slopes of the ground.
     thick = np.concatenate([half, np.full((len(half), 1), 0.3)], 1)
     box, ray = pairs(_rectangles(centre, thick, poses[:, 3], pose, intrinsics, size), size[0])
-    dx, dy = x[ray] - middle[0].astype(np.float32)[box], y[ray] - middle[1].astype(np.float32)[box]
+    dx, dy = x[ray] - mx.astype(np.float32)[box], y[ray] - my.astype(np.float32)[box]
     c, s = c.astype(np.float32)[box], s.astype(np.float32)[box]
     half = half.astype(np.float32)
     under = (np.abs(c * dx + s * dy) < half[box, 0]) & (np.abs(c * dy - s * dx) < half[box, 1])

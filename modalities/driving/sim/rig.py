@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["CAMERAS", "LIDAR", "RINGS", "SWEEP_US", "Camera", "Mount", "lidar_columns", "lidar_rays", "rotation_matrix"]
+from modalities.driving.rigid import rigid
+
+__all__ = ["CAMERAS", "LIDAR", "RINGS", "SWEEP_US", "Camera", "Mount", "lidar_columns", "lidar_rays"]
 
 RINGS = 32
 SWEEP_US = 50_000
@@ -41,10 +43,7 @@ class Mount:
 
     def ego_from_sensor(self) -> np.ndarray:
         """float64 (4, 4)."""
-        matrix = np.eye(4)
-        matrix[:3, :3] = rotation_matrix(self.rotation)
-        matrix[:3, 3] = self.translation
-        return matrix
+        return rigid(self.translation, self.rotation)
 
 
 @dataclass(frozen=True)
@@ -127,18 +126,6 @@ CAMERAS = (
         (807.252905, 501.195799),
     ),
 )
-
-
-def rotation_matrix(quaternion: tuple[float, float, float, float]) -> np.ndarray:
-    """float64 (3, 3) of a quaternion (w, x, y, z), which is normalised."""
-    w, x, y, z = np.asarray(quaternion, np.float64) / np.linalg.norm(quaternion)
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )
 
 
 def lidar_rays(azimuths: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The objects of a simulated scene: boxes in a frame with x forward, y left, z up, and the middle of the ground at 0."""
+"""The objects of a simulated scene: boxes in a frame with x forward, y left, z up, on the ground around the origin."""
 
 from __future__ import annotations
 

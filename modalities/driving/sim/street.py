@@ -11,6 +11,8 @@ __all__ = ["LANE", "Street"]
 LANE = 3.5
 """Width of a lane in metres."""
 
+_FINE, _MARKS = 45.0, 120.0  # metres up to which texture and paint are seen
+
 
 @dataclass(frozen=True)
 class Street:
@@ -75,29 +77,38 @@ class Street:
         walk = (ay < self.edge) | (to_crossing < self.crossing_edge)
         kind = np.where(road, 0, np.where(walk, 1, 2))
         colour = palette.astype(np.float32)[kind]
-        fine = np.exp(depth * np.float32(-1 / 14))
-        grain = _hash(np.floor(x * 5), np.floor(y * 5)) + _hash(np.floor(x * 0.7), np.floor(y * 0.7))
-        tiles = (kind == 1) & ((x % 1.2 < 0.06) | (y % 1.2 < 0.06))
-        colour *= (1 + (0.16 * (grain - 1) - 0.25 * tiles) * fine)[:, None]
-        colour[self._marks(x, y, ay, to_crossing, road)] = 0.8
+        near = np.flatnonzero(depth < _FINE)
+        x_near, y_near = x[near], y[near]
+        grain = _grain(x_near * 5, y_near * 5) + _grain(x_near * 0.7, y_near * 0.7)
+        tiles = (kind[near] == 1) & ((_modulo(x_near, 1.2) < 0.06) | (_modulo(y_near, 1.2) < 0.06))
+        fine = np.exp(depth[near] * np.float32(-1 / 14))
+        colour[near] *= (1 + (0.16 * (grain - 1) - 0.25 * tiles) * fine)[:, None]
+        where = np.flatnonzero(road & (depth < _MARKS))
+        marks = self._marks(x[where], y[where], ay[where], to_crossing[where])
+        colour[where[marks]] = 0.8
         return colour
 
-    def _marks(
-        self, x: np.ndarray, y: np.ndarray, ay: np.ndarray, to_crossing: np.ndarray, road: np.ndarray
-    ) -> np.ndarray:
-        """(N,) bool: white paint."""
+    def _marks(self, x: np.ndarray, y: np.ndarray, ay: np.ndarray, to_crossing: np.ndarray) -> np.ndarray:
+        """(n,) bool: white paint on the street."""
         clear = to_crossing > self.crossing_half + 5
-        dashed = (x % 9 < 3) & (np.abs(ay % LANE - LANE / 2) > LANE / 2 - 0.08) & (ay > LANE / 2)
+        dashed = (_modulo(x, 9) < 3) & (np.abs(_modulo(ay, LANE) - LANE / 2) > LANE / 2 - 0.08) & (ay > LANE / 2)
         solid = (np.abs(ay - 0.15) < 0.07) | (np.abs(ay - self.lanes * LANE) < 0.08)
         marks = clear & (ay < self.lanes * LANE + 0.1) & (dashed | solid)
         if self.crossing is not None:
-            zebra = (np.abs(to_crossing - self.crossing_half - 2.5) < 1.5) & (ay < self.half) & (y % 1.1 < 0.55)
-            centre = (to_crossing < 0.08) & (ay > self.half + 2) & (y % 6 < 2)
+            zebra = (np.abs(to_crossing - self.crossing_half - 2.5) < 1.5) & (ay < self.half) & (_modulo(y, 1.1) < 0.55)
+            centre = (to_crossing < 0.08) & (ay > self.half + 2) & (_modulo(y, 6) < 2)
             marks |= zebra | centre
-        return marks & road
+        return marks
 
 
-def _hash(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Numbers from 0 to 1 that look drawn at random, the same for the same whole numbers."""
-    value = np.sin(a * np.float32(12.9898) + b * np.float32(78.233)) * np.float32(43.75)
+def _modulo(x: np.ndarray, period: float) -> np.ndarray:
+    """`x % period` in a fifth of the time."""
+    turns = np.floor(x * np.float32(1 / period))
+    turns *= np.float32(period)
+    return x - turns
+
+
+def _grain(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Numbers from 0 to 1 that look drawn at random, one for each square of side 1."""
+    value = np.sin(np.floor(a) * np.float32(12.9898) + np.floor(b) * np.float32(78.233)) * np.float32(43.75)
     return value - np.floor(value)

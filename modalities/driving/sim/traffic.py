@@ -81,9 +81,7 @@ def place_traffic(
 class _Crew:
     """Places one object, or one group, at each call; what finds no place is left out."""
 
-    def __init__(
-        self, street: Street, ego: Motion, free: Footprints, last: float, rng: np.random.Generator
-    ) -> None:
+    def __init__(self, street: Street, ego: Motion, free: Footprints, last: float, rng: np.random.Generator) -> None:
         self.street, self.free, self.rng = street, free, rng
         self.placed: list[Placed] = []
         self.middle = ego.at(last / 2)
@@ -211,7 +209,9 @@ class _Crew:
         """A few cones, more or less in a row."""
         rng, street = self.rng, self.street
         y = float(rng.choice((-1, 1)) * (street.half - rng.uniform(-1.5, 1.0)))
-        self._row("traffic_cone", self._along(), y, float(rng.normal(0, 0.15)), int(rng.integers(1, 5)), rng.uniform(0.8, 3))
+        self._row(
+            "traffic_cone", self._along(), y, float(rng.normal(0, 0.15)), int(rng.integers(1, 5)), rng.uniform(0.8, 3)
+        )
 
     def works(self) -> None:
         """Works on the outer lane: cones that lead around barriers."""

@@ -1,7 +1,7 @@
 """A simulated scene: a street with what stands and moves on it.
 
-The frame of the scene has x along the street, y to its left, z up. The ground is a strip of planes along x, gently up and
-down. One street may cross the other. Traffic keeps to the right.
+The frame of the scene has x along the street, y to its left, z up. The ground is a strip of planes along x, gently up
+and down. One street may cross the other. Traffic keeps to the right.
 """
 
 from __future__ import annotations
@@ -230,12 +230,12 @@ def _plants(b: Builder, street: Street, ground: Ground, free: Footprints, rng: n
             wide, deep = float(rng.uniform(0.3, 0.65)), float(rng.uniform(0.3, 0.65))
             bush = kind < 0.85
             colour = (0.14, 0.28, 0.08) if bush else (grey, grey, grey * 0.95)
-            b.add((x - wide, x + wide), (y - deep, y + deep), (z, z + height), colour, FOLIAGE if bush else PAINT, yaw=yaw)
+            b.add(
+                (x - wide, x + wide), (y - deep, y + deep), (z, z + height), colour, FOLIAGE if bush else PAINT, yaw=yaw
+            )
 
 
-def _pole_or_tree(
-    b: Builder, x: float, y: float, z: float, yaw: float, pole: bool, rng: np.random.Generator
-) -> None:
+def _pole_or_tree(b: Builder, x: float, y: float, z: float, yaw: float, pole: bool, rng: np.random.Generator) -> None:
     height = float(rng.uniform(4, 8))
     r = 0.07 if pole else float(rng.uniform(0.1, 0.2))
     colour = (0.45, 0.45, 0.47) if pole else (0.27, 0.2, 0.14)
