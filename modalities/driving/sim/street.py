@@ -63,7 +63,7 @@ class Street:
         return abs(y) < self.half + 0.45 or across
 
     def colours(self, x: np.ndarray, y: np.ndarray, depth: np.ndarray, palette: np.ndarray) -> np.ndarray:
-        """float32 (N, 3) of the ground.
+        """float32 (3, N) of the ground.
 
         Args:
             x: (N,) places.
@@ -76,16 +76,16 @@ class Street:
         road = (ay < self.half) | (to_crossing < self.crossing_half)
         walk = (ay < self.edge) | (to_crossing < self.crossing_edge)
         kind = np.where(road, 0, np.where(walk, 1, 2))
-        colour = palette.astype(np.float32)[kind]
+        colour = np.stack([row[kind] for row in palette.T.astype(np.float32)])
         near = np.flatnonzero(depth < _FINE)
         x_near, y_near = x[near], y[near]
         grain = _grain(x_near * 5, y_near * 5) + _grain(x_near * 0.7, y_near * 0.7)
         tiles = (kind[near] == 1) & ((_modulo(x_near, 1.2) < 0.06) | (_modulo(y_near, 1.2) < 0.06))
         fine = np.exp(depth[near] * np.float32(-1 / 14))
-        colour[near] *= (1 + (0.16 * (grain - 1) - 0.25 * tiles) * fine)[:, None]
+        colour[:, near] *= 1 + (0.16 * (grain - 1) - 0.25 * tiles) * fine
         where = np.flatnonzero(road & (depth < _MARKS))
         marks = self._marks(x[where], y[where], ay[where], to_crossing[where])
-        colour[where[marks]] = 0.8
+        colour[:, where[marks]] = 0.8
         return colour
 
     def _marks(self, x: np.ndarray, y: np.ndarray, ay: np.ndarray, to_crossing: np.ndarray) -> np.ndarray:

@@ -89,11 +89,16 @@ class _Crew:
     def _along(self) -> float:
         return float(self.middle[0] + self.rng.uniform(-_REACH, _REACH))
 
-    def _try(self, shape: Shape, draw: Callable[[], Motion | None], attribute: str, tries: int = _TRIES) -> None:
-        for _ in range(tries):
+    def _put(self, shape: Shape, motion: Motion, attribute: str) -> bool:
+        free = self.free.add(motion, shape.size[0], shape.size[1])
+        if free:
+            self.placed.append(Placed(shape, motion, attribute))
+        return free
+
+    def _try(self, shape: Shape, draw: Callable[[], Motion | None], attribute: str) -> None:
+        for _ in range(_TRIES):
             motion = draw()
-            if motion is not None and self.free.add(motion, shape.size[0], shape.size[1]):
-                self.placed.append(Placed(shape, motion, attribute))
+            if motion is not None and self._put(shape, motion, attribute):
                 return
 
     def driving(self, name: str) -> None:
@@ -164,7 +169,7 @@ class _Crew:
                 away = rng.normal(0, 0.25, 2) + (0.0, 0.9 * k)
                 motion = Motion(x + float(away[0]), y + float(away[1]), yaw + rng.normal(0, 0.05), speed)
                 attribute = "pedestrian.moving" if walks else "pedestrian.standing"
-                self._try(make_shape("pedestrian", rng), lambda motion=motion: motion, attribute, 1)
+                self._put(make_shape("pedestrian", rng), motion, attribute)
             if len(self.placed) > before:
                 return
 
@@ -187,13 +192,14 @@ class _Crew:
 
     def _row(self, name: str, x: float, y: float, heading: float, count: int, gap: float) -> None:
         """Things in a row along a heading, all alike in kind."""
-        rng = self.rng
-        for k in range(count):
-            shape = make_shape(name, rng)
-            step = k * (max(shape.size[:2]) + gap)
-            place = x + step * np.cos(heading), y + step * np.sin(heading)
-            yaw = heading + np.pi / 2 + rng.normal(0, 0.04)
-            self._try(shape, lambda place=place, yaw=yaw: Motion(*place, yaw), "", 1)
+        along = 0.0
+        for _ in range(count):
+            shape = make_shape(name, self.rng)
+            room = max(shape.size[:2]) + gap
+            along += room / 2
+            yaw = float(heading + np.pi / 2 + self.rng.normal(0, 0.04))
+            self._put(shape, Motion(x + along * np.cos(heading), y + along * np.sin(heading), yaw), "")
+            along += room / 2
 
     def barriers(self) -> None:
         """A row of two to six along the kerb, or at any angle beside the street."""

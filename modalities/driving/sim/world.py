@@ -103,7 +103,7 @@ class World:
 
     def poses(self, t: float) -> np.ndarray:
         """float64 (M, 4): x, y, height of the ground, yaw of the objects at a time in seconds."""
-        x, y, yaw = positions(self.motions, np.float64(t)).T
+        x, y, yaw = positions(self.motions, np.array(t)).T
         return np.stack([x, y, self.ground.height(x), yaw], 1)
 
     def boxes(self, t: float) -> np.ndarray:
@@ -245,7 +245,8 @@ def _pole_or_tree(b: Builder, x: float, y: float, z: float, yaw: float, pole: bo
         b.add((x - 0.04, x + 0.04), (y - w, y + w), (z + 2.3, z + 2.3 + w), _sign(rng), yaw=yaw)
         return
     for _ in range(3):
-        dx, dy, size = *rng.normal(0, 0.5, 2).tolist(), float(rng.uniform(0.7, 1.5))
+        dx, dy = rng.normal(0, 0.5, 2).tolist()
+        size = float(rng.uniform(0.7, 1.5))
         low = z + height * float(rng.uniform(0.45, 0.75))
         green = (0.12, float(rng.uniform(0.22, 0.36)), 0.07)
         sides = ((x + dx - size, x + dx + size), (y + dy - size, y + dy + size), (low, low + size * 1.6))
