@@ -43,7 +43,7 @@ class Parts:
         """All of them in order; the owner of each is its place in the list."""
         fields = ("centre", "half", "yaw", "colour", "material", "reflectance")
         arrays = [np.concatenate([getattr(p, name) for p in parts]) for name in fields]
-        return Parts(*arrays, owner=np.repeat(np.arange(len(parts)), [len(p) for p in parts]))
+        return Parts(*arrays, np.repeat(np.arange(len(parts)), [len(p) for p in parts]))
 
     def placed(self, x: np.ndarray, y: np.ndarray, z: np.ndarray, yaw: np.ndarray) -> Parts:
         """In the frame of the scene, from the poses of all objects ((M,) each); parts of no object stay."""
