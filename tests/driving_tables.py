@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from modalities.driving.geometry import invert_rigid, matrix_to_quaternion, rigid
+from modalities.driving.rigid import invert_rigid, matrix_to_quaternion, rigid
 
 SIZE = (48, 80)
 STEP_US, SWEEPS = 500_000, 3  # a key frame every 0.5 s, and so many sweeps from one to the next

@@ -14,12 +14,8 @@ from modalities.driving.geometry import (
     boxes_from_devkit,
     boxes_to_devkit,
     image_boxes,
-    invert_rigid,
-    matrix_to_quaternion,
     points_in_boxes,
     project,
-    quaternion_to_matrix,
-    rigid,
     unproject,
     wrap_angle,
 )
@@ -32,6 +28,7 @@ from modalities.driving.geometry_scene import (
     translate_scene,
 )
 from modalities.driving.iou import bev_intersection, iou_3d, iou_bev
+from modalities.driving.rigid import invert_rigid, matrix_to_quaternion, quaternion_to_matrix, rigid
 from tests.polygons import intersection, rectangle
 from zoo.errors import ConfigError, DataError
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from modalities.driving.boxes import Boxes3D
-from modalities.driving.geometry import invert_rigid
+from modalities.driving.rigid import invert_rigid
 from modalities.driving.scene import Annotations, Camera, Sample
 from modalities.driving.sweeps import move, read_floats
 from zoo.errors import DataError

@@ -14,11 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from modalities.driving.geometry import invert_rigid
 from modalities.driving.nuscenes.annotations import AnnotationTables
 from modalities.driving.nuscenes.classes import CAMERAS, DETECTION_CLASSES, LIDAR
 from modalities.driving.nuscenes.splits import SPLITS, official_scenes
 from modalities.driving.nuscenes.tables import Record, Tables, file_of, read_json_file, whole_number
+from modalities.driving.rigid import invert_rigid
 from modalities.driving.scene import Annotations, Camera, Sample
 from modalities.driving.sweeps import drop_near, move, read_floats
 from zoo.errors import ConfigError, DataError

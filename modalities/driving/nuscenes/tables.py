@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from modalities.driving.geometry import rigid
+from modalities.driving.rigid import rigid
 from zoo.errors import DataError
 
 __all__ = ["MAX_TABLE_BYTES", "Record", "Tables", "file_of", "whole_number"]
