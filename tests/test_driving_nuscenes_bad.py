@@ -63,6 +63,8 @@ BROKEN = {
     "climbs": (_first("sample_data", "filename", "../../etc/passwd"), "sample_data l-a-0: the filename .* leads out"),
     "absolute": (_first("sample_data", "filename", "/etc/passwd"), "leads out"),
     "backslash": (_first("sample_data", "filename", "samples\\x.bin"), "leads out"),
+    "long": (_first("sample_data", "filename", "a" * 300), "or is no name"),
+    "far": (_first("ego_pose", "translation", [1e300, 0, 0]), "ego_pose.json: record 'p-l-a-0'.*three finite"),
     "null": (_first("sample_data", "filename", "samples/\0"), "leads out"),
     "no name": (_first("sample_data", "filename", None), "filename must be a path"),
     "missing": (_first("sample_data", "filename", "samples/none.bin"), "none.bin: cannot be read"),
@@ -159,7 +161,7 @@ def test_bounded_files(tmp_path):
         read_json_file(tmp_path / "pipe.json")
     with pytest.raises(DataError, match="no such folder"):
         Tables(tmp_path / "none")
-    assert [whole_number(value) for value in (3, 3.0, 3.5, True, "3", float("inf"), None)] == [3, 3, *[None] * 5]
+    assert [whole_number(value) for value in (3, 3.0, 3.5, True, "3", float("inf"), 2**63)] == [3, 3, *[None] * 5]
     assert file_of(tmp_path, "samples/a__b+0800.jpg", "x") == tmp_path / "samples" / "a__b+0800.jpg"
     with pytest.raises(DataError, match="leads out"):
         file_of(tmp_path, "C:/x", "x")

@@ -6,7 +6,10 @@ import numpy as np
 
 from zoo.errors import DataError
 
-__all__ = ["invert_rigid", "matrix_to_quaternion", "quaternion_to_matrix", "rigid"]
+__all__ = ["MAX_COORDINATE", "invert_rigid", "matrix_to_quaternion", "quaternion_to_matrix", "rigid"]
+
+MAX_COORDINATE = 1e8
+"""Largest coordinate taken from a file, in metres: more than twice around the Earth."""
 
 
 def quaternion_to_matrix(quaternion: object) -> np.ndarray:
@@ -21,7 +24,8 @@ def quaternion_to_matrix(quaternion: object) -> np.ndarray:
         raise DataError("a quaternion must be four numbers w, x, y, z") from error
     if values.ndim == 0 or values.shape[-1] != 4:
         raise DataError(f"a quaternion must be four numbers w, x, y, z, got shape {values.shape}")
-    length = np.linalg.norm(values, axis=-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        length = np.linalg.norm(values, axis=-1, keepdims=True)
     if not (np.abs(length - 1) < 0.01).all():  # False for NaN.
         raise DataError("a rotation must be a quaternion of length 1 (w, x, y, z)")
     w, x, y, z = np.moveaxis(values / length, -1, 0)
@@ -57,8 +61,8 @@ def rigid(translation: object, quaternion: object) -> np.ndarray:
         shift = np.asarray(translation, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError("a translation must be three numbers") from error
-    if shift.shape != (3,) or not np.isfinite(shift).all():
-        raise DataError(f"a translation must be three finite numbers, got shape {shift.shape}")
+    if shift.shape != (3,) or not (np.abs(shift) < MAX_COORDINATE).all():  # False for NaN.
+        raise DataError(f"a translation must be three finite numbers below {MAX_COORDINATE:g}, got {translation!r:.80}")
     matrix = np.eye(4)
     matrix[:3, :3] = quaternion_to_matrix(quaternion)
     matrix[:3, 3] = shift

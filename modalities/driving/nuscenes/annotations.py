@@ -14,6 +14,7 @@ from modalities.driving.boxes import Boxes3D
 from modalities.driving.geometry import boxes_from_devkit
 from modalities.driving.nuscenes.classes import detection_class
 from modalities.driving.nuscenes.tables import Record, Tables, whole_number
+from modalities.driving.rigid import MAX_COORDINATE
 from modalities.driving.scene import Annotations
 
 __all__ = ["AnnotationTables"]
@@ -131,8 +132,8 @@ class AnnotationTables:
             values = np.asarray(record.get(key), dtype=np.float64)
         except (TypeError, ValueError, OverflowError):
             values = np.empty(0)
-        if values.shape != (count,) or not np.isfinite(values).all():
-            raise self.tables.bad("sample_annotation", record, f"{key} must be {count} finite numbers")
+        if values.shape != (count,) or not (np.abs(values) < MAX_COORDINATE).all():  # False for NaN.
+            raise self.tables.bad("sample_annotation", record, f"{key} must be {count} finite numbers of metres")
         return values
 
     def _count(self, record: Record, key: str) -> int:

@@ -27,12 +27,16 @@ OPTIONAL = ("scene", "sample_annotation", "instance", "category", "attribute", "
 
 Record = Mapping[str, Any]
 
+_LEFT_OUT = object()
+_MAX_NAME = 1024  # longest name of a file
+
 
 class Tables:
     """Records of one version of the data set, by table and token.
 
     Of `sample_data` only what driving scenes are made of is kept: lidar sweeps and the pictures of key frames; of
-    `ego_pose` only what these refer to. Full nuScenes then takes about 2 GiB of memory once read.
+    `ego_pose` only what these refer to. For full nuScenes this is about 2.5 GiB of memory, and 4 GiB while reading
+    (ten times what tables of a tenth of its size take).
 
     Args:
         folder: Holds the tables, such as `DATAROOT/v1.0-mini`.
@@ -154,23 +158,37 @@ class Tables:
         path = self.folder / f"{name}.json"
         if name in OPTIONAL and not path.exists():
             return {}
-        records = read_json_file(path)
+
+        def keep(record: dict[str, Any]) -> Any:
+            # As soon as it is parsed: most records of the largest tables are not wanted.
+            has_token = isinstance(record.get("token"), str)
+            return record if wanted is None or not has_token or wanted(record) else _LEFT_OUT
+
+        records = read_json_file(path, keep=keep)
         if not isinstance(records, list):
             raise DataError(f"{path}: must be a list of records, is a JSON {type(records).__name__}")
         found: dict[str, Record] = {}
         for number, record in enumerate(records):
+            if record is _LEFT_OUT:
+                continue
             token = record.get("token") if isinstance(record, dict) else None
             if not isinstance(token, str) or not token:
                 raise DataError(f"{path}: record {number} has no token")
             if token in found:
                 raise DataError(f"{path}: token {token!r:.60} appears twice")
-            if wanted is None or wanted(record):
-                found[token] = record
+            found[token] = record
         return found
 
 
-def read_json_file(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> Any:
+def read_json_file(
+    path: Path, max_bytes: int = MAX_TABLE_BYTES, keep: Callable[[dict[str, Any]], Any] | None = None
+) -> Any:
     """Parses a JSON file of bounded size.
+
+    Args:
+        path: The file.
+        max_bytes: Refuses more than this.
+        keep: Given each object once it is parsed; what it returns takes the place of the object.
 
     Raises:
         DataError: If it is no regular file, too large, or not JSON.
@@ -185,7 +203,7 @@ def read_json_file(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> Any:
             raise DataError(f"{path}: not a regular file")
         if status.st_size > max_bytes:
             raise DataError(f"{path}: {status.st_size} bytes; at most {max_bytes} are read")
-        return json.loads(path.read_bytes(), parse_constant=refuse)
+        return json.loads(path.read_bytes(), parse_constant=refuse, object_hook=keep)
     except DataError:
         raise
     except (OSError, ValueError, RecursionError) as error:
@@ -203,13 +221,14 @@ def file_of(root: Path, filename: Any, what: str) -> Path:
         raise DataError(f"{what}: filename must be a path below {root}, got {filename!r:.80}")
     pure = PurePosixPath(filename)
     strange = any(sign in filename for sign in ("\\", "\0", ":"))
+    strange = strange or len(filename) > _MAX_NAME or any(len(part) > 255 for part in pure.parts)
     if strange or pure.is_absolute() or ".." in pure.parts or not pure.name:
-        raise DataError(f"{what}: the filename {filename!r:.80} leads out of {root}")
+        raise DataError(f"{what}: the filename {filename!r:.80} leads out of {root}, or is no name")
     return root / pure
 
 
 def whole_number(value: Any) -> int | None:
-    """The value as an int, or None where it is no whole number (JSON may write 5 as 5.0)."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    return int(value) if isinstance(value, float) and value.is_integer() else None
+    """The value as an int of 64 bits, or None where it is none (JSON may write 5 as 5.0)."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and -(2**63) <= value < 2**63 else None
