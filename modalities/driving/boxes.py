@@ -84,6 +84,10 @@ class Boxes3D:
         """Where the boxes are."""
         return self.centre.device
 
+    def as_tensor(self) -> Tensor:
+        """(M, 9) x, y, z, length, width, height, yaw, velocity along x and y."""
+        return torch.cat([self.centre, self.size, self.yaw[:, None], self.velocity], 1)
+
     @property
     def bottom(self) -> Tensor:
         """(M, 3) middle of the bottom face."""
@@ -128,7 +132,7 @@ class Boxes3D:
             fields = {name: value.to(dtype) for name, value in fields.items()}
             labels = np.zeros(count, np.int64) if label is None else np.asarray(label, dtype=np.int64)
             fields["label"] = torch.as_tensor(labels.reshape(-1))
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(f"boxes: cannot be made of these arrays ({error})") from error
@@ -186,7 +190,7 @@ class Boxes3D:
         if self.device.type == "cpu":
             off = (rotation @ rotation.T - torch.eye(3, dtype=torch.float64)).abs().max()
             if not bool(off < 1e-3) or not bool(torch.linalg.det(rotation) > 0):
-                raise DataError("boxes: a transform must be a rotation and a translation (zoo scenes are scaled apart)")
+                raise DataError("boxes: a transform must be a rotation and a translation (scale_scene scales)")
         dtype = self.centre.dtype
         heading = torch.stack([self.yaw.cos(), self.yaw.sin()], 1).double() @ rotation[:, :2].T
         return replace(
@@ -237,7 +241,7 @@ def pad_boxes(scenes: Sequence[Boxes3D], count: int | None = None) -> BoxTargets
     boxes = first.new_zeros((len(scenes), count, 9))
     labels = torch.full((len(scenes), count), -1, dtype=torch.int64, device=first.device)
     for row, scene in enumerate(scenes):
-        boxes[row, : len(scene)] = torch.cat([scene.centre, scene.size, scene.yaw[:, None], scene.velocity], 1)
+        boxes[row, : len(scene)] = scene.as_tensor()
         labels[row, : len(scene)] = scene.label
     lengths = torch.tensor([len(scene) for scene in scenes], device=first.device)
     return BoxTargets(boxes, labels, torch.arange(count, device=first.device) < lengths[:, None])

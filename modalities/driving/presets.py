@@ -11,12 +11,11 @@ from typing import Any
 
 from modalities.driving.config import FusionConfig, count_fusion
 from modalities.driving.data_config import DrivingDataConfig
+from modalities.driving.nuscenes.classes import CAMERAS, DETECTION_CLASSES
 from zoo.network_sizes import ENCODING_OPTIONS
 
 __all__ = [
-    "CAMERAS",
     "FUSION_ENCODINGS",
-    "NUSCENES_LABELS",
     "SIMDRIVE_LABELS",
     "card_words",
     "config",
@@ -25,11 +24,6 @@ __all__ = [
 ]
 
 FUSION_ENCODINGS = ("pape", "rope", "none")
-CAMERAS = ("CAM_FRONT", "CAM_FRONT_RIGHT", "CAM_BACK_RIGHT", "CAM_BACK", "CAM_BACK_LEFT", "CAM_FRONT_LEFT")
-NUSCENES_LABELS = (
-    "car", "truck", "bus", "trailer", "construction_vehicle", "pedestrian", "motorcycle", "bicycle", "traffic_cone",
-    "barrier",
-)  # fmt: skip
 SIMDRIVE_LABELS = ("car", "truck", "bus", "pedestrian", "bicycle", "traffic_cone", "barrier")
 
 # Fields of `FusionConfig`. Size n is small enough that its weights in float16 (below 3 MB) can come with the package.
@@ -57,8 +51,8 @@ POINT_RANGE = (-54.0, -54.0, -3.0, 54.0, 54.0, 5.0)
 SMALL_PARABOLAS = 12
 # Name, labels, sweeps and sizes of the data.
 DATA: dict[str, tuple[tuple[str, ...], int, str]] = {
-    "simdrive": (SIMDRIVE_LABELS, 3, "nt"),
-    "nuscenes": (NUSCENES_LABELS, 10, "ntb"),
+    "simdrive": (SIMDRIVE_LABELS, 1, "nt"),
+    "nuscenes": (DETECTION_CLASSES, 10, "ntb"),
 }
 
 

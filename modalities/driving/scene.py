@@ -18,7 +18,7 @@ __all__ = ["Annotations", "Camera", "Sample"]
 def _matrix(values: object, shape: tuple[int, int], what: str) -> np.ndarray:
     try:
         matrix = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{what}: must be numbers, shape {shape}") from error
     if matrix.shape != shape or not np.isfinite(matrix).all():
         raise DataError(f"{what}: must be {shape} of finite numbers, got shape {matrix.shape}")

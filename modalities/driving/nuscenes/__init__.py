@@ -1,1 +1,1 @@
-"""nuScenes: its tables, key frames, submissions and detection metrics."""
+"""nuScenes: names, splits, tables and key frames; nothing is imported here."""
