@@ -13,6 +13,7 @@ from modalities.driving.boxes import Boxes3D
 from modalities.driving.metrics import ERRORS, Detections, DetectionScores, DetectionTruth, score_detections
 from modalities.driving.nuscenes.classes import DETECTION_CLASSES
 from modalities.driving.nuscenes.dataset import NuScenes
+from modalities.driving.nuscenes.truth import detection_truth, global_detections
 from modalities.driving.submission import Modalities, read_submission, write_submission
 from tests.driving_scores import crowded_drive, guesses
 from tests.driving_tables import write_drive
@@ -55,11 +56,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> NuScenes:
 
 
 def truth_of(data: NuScenes) -> dict[str, DetectionTruth]:
-    found = {}
-    for token in data.sample_tokens():
-        x, y = data.ego_pose(token)[:2, 3]
-        found[token] = DetectionTruth.of(data.annotations(token), (x, y))
-    return found
+    return detection_truth(data, data.sample_tokens())
 
 
 def _rows(scores: DetectionScores) -> dict[str, list[float]]:
@@ -83,13 +80,20 @@ def test_scores_in_the_frame_of_the_car_are_the_same(crowded):
     """But for the tilt of the car, a hundredth of a radian: within 1e-2."""
     truth, found = truth_of(crowded), guesses(crowded)
     local_truth, local = {}, {}
-    for token in truth:
-        pose = crowded.ego_pose(token)
-        local_truth[token] = DetectionTruth.of(crowded.annotations(token, np.linalg.inv(pose)))
-        boxes, attributes = found[token]
-        local[token] = Detections(boxes.transform(np.linalg.inv(pose)), attributes)
+    for token, (boxes, attributes) in found.items():
+        frame_from_global = np.linalg.inv(crowded.ego_pose(token))
+        local_truth[token] = DetectionTruth.of(crowded.annotations(token, frame_from_global))
+        local[token] = Detections(boxes.transform(frame_from_global), attributes)
     one, two = score_detections(truth, found), score_detections(local_truth, local)
     assert abs(one.mean_ap - two.mean_ap) < 1e-2 and abs(one.nds - two.nds) < 1e-2
+    back = score_detections(truth, global_detections(local, crowded))
+    assert abs(one.mean_ap - back.mean_ap) < 1e-6 and abs(one.nds - back.nds) < 1e-3
+
+
+def test_test_sets_have_no_truth(tmp_path):
+    root = write_drive(tmp_path, scenes=("a",), frames=1, change=lambda tables: tables.pop("sample_annotation"))
+    with pytest.raises(DataError, match="no annotations"):
+        truth_of(NuScenes(root))
 
 
 def test_a_submission_comes_back_and_scores_the_same(crowded, tmp_path):

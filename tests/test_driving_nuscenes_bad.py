@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import random
 
+import numpy as np
 import pytest
 
 from modalities.driving.nuscenes.dataset import NuScenes
@@ -165,3 +168,25 @@ def test_bounded_files(tmp_path):
     assert file_of(tmp_path, "samples/a__b+0800.jpg", "x") == tmp_path / "samples" / "a__b+0800.jpg"
     with pytest.raises(DataError, match="leads out"):
         file_of(tmp_path, "C:/x", "x")
+
+
+def test_no_changed_value_escapes(tmp_path):
+    """Values of every kind in random fields: read, or refused with an error of ours."""
+    root = write_drive(tmp_path, scenes=("a",), frames=2)
+    tables = {path: json.loads(path.read_text()) for path in sorted((root / "v1.0-mini").glob("*.json"))}
+    values = [None, True, -1, 1.5, 10**400, 1e308, "", "x", "a-0", [], {}, [1e308] * 3, [0] * 4, [[1]], [10**400] * 3]
+    rng, refused = random.Random(0), 0
+    for path in rng.choices([path for path, table in tables.items() if table], k=80):
+        table = copy.deepcopy(tables[path])
+        record = rng.choice(table)
+        record[rng.choice(sorted(record))] = rng.choice(values)
+        path.write_text(json.dumps(table))
+        try:
+            data = NuScenes(root)
+            for token in data.sample_tokens():
+                sample = data.sample(token, sweeps=3)
+                assert sample.points is None or np.isfinite(sample.points).all()
+        except DataError:
+            refused += 1
+        path.write_text(json.dumps(tables[path]))
+    assert 20 < refused < 80

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from modalities.driving.boxes import Boxes3D
-from modalities.driving.rigid import invert_rigid
+from modalities.driving.rigid import MAX_COORDINATE, invert_rigid
 from modalities.driving.scene import Annotations, Camera, Sample
 from modalities.driving.sweeps import move, read_floats
 from zoo.errors import DataError
@@ -165,7 +165,8 @@ def read_objects(path: str | Path) -> list[KittiObject]:
             values = [float(word) for word in words[1:]]
         except ValueError:
             values = []
-        if len(values) not in (14, 15) or not all(map(math.isfinite, values)) or not values[1].is_integer():
+        bounded = all(abs(value) < MAX_COORDINATE for value in values)  # False for NaN.
+        if len(values) not in (14, 15) or not bounded or not values[1].is_integer():
             raise DataError(f"{path}: line {number} is not an object of KITTI (a type and 14 or 15 numbers)")
         found.append(
             KittiObject(
@@ -299,7 +300,7 @@ def _nearest_rigid_inverse(matrix: np.ndarray) -> np.ndarray:
 
 def _matrix(rows: Mapping[str, list[float]], name: str, shape: tuple[int, int], path: str | Path) -> np.ndarray:
     values = np.array(rows.get(name, []))
-    if values.size != shape[0] * shape[1] or not np.isfinite(values).all():
+    if values.size != shape[0] * shape[1] or not (np.abs(values) < MAX_COORDINATE).all():  # False for NaN.
         raise DataError(f"{path}: {name} must be {shape[0] * shape[1]} finite numbers")
     return values.reshape(shape)
 
