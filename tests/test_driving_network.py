@@ -9,15 +9,14 @@ import torch
 from driving_toys import CAMERAS, DATA, scene, scenes, some_boxes, tiny, tiny_config
 
 import zoo
-from modalities.driving.batch import DrivingBatch
-from modalities.driving.boxes import pad_boxes
+from modalities.driving import DrivingBatch, FusionLoss, pad_boxes
 from modalities.driving.config import FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
-from modalities.driving.losses import FusionLoss
 from modalities.driving.pillars import PillarEncoder, make_pillars
 from modalities.driving.presets import FUSION_ENCODINGS, GRIDS, SIMDRIVE_LABELS
 from modalities.driving.query_head import FusionOutputs
 from zoo import ConfigError, DataError, registry
+from zoo.encodings.extension import PositionInterpolation
 
 ENCODINGS = (*FUSION_ENCODINGS, "alibi", "sincos+pape")
 
@@ -272,6 +271,33 @@ def test_bad_batches_are_refused():
         network(dataclasses.replace(batch, points=batch.points[:, :4]))
 
 
+@torch.no_grad()
+def test_features_after_chosen_blocks():
+    network, batch = tiny(), scenes(80, 30)
+    final, kept = network.forward_intermediates(batch, norm=True)
+    assert len(kept) == 4 and torch.equal(final, network.forward_features(batch))
+    assert torch.equal(kept[-1].tokens, network.forward_tokens(batch).tokens)
+    final, (second,) = network.forward_intermediates(batch, [1], stop_early=True)
+    assert final is None and torch.equal(network.encoder.norm(second.tokens), kept[1].tokens)
+    with pytest.raises(ConfigError, match="output='tokens'"):
+        network.forward_intermediates(batch, output="grid")
+    with pytest.raises(ConfigError, match="block indices"):
+        network.forward_intermediates(batch, [4])
+
+
+@torch.no_grad()
+def test_larger_windows_by_extension():
+    config = tiny_config("rope", encoding_options={"base": 100.0})
+    network = registry.architecture(config).build(config).eval()
+    batch = scenes(80)
+    before = network.forward_features(batch)
+    network.extend(PositionInterpolation(2))
+    assert (network.forward_features(batch) - before).abs().max() > 1e-5
+    network.extend(None)
+    assert torch.equal(network.forward_features(batch), before)
+    assert registry.architecture(config).trained_extent(config) == (8.0, 8.0)
+
+
 def test_what_every_model_offers(tmp_path):
     config = tiny_config()
     network = registry.architecture(config).build(config).eval()
@@ -391,5 +417,8 @@ def test_registered_networks():
     assert data.grid == (360, 360) and data.image_size == (256, 704) and published.num_queries == 200
     assert set(GRIDS) == set("ntb")
     for name in names:
-        card = zoo.card(name)
-        assert "UniTR-style" in str(card) and "pillars" in str(card) or name.endswith("-camera")
+        card = str(zoo.card(name))
+        assert "UniTR-style" in card and ("pillars" in card) == (not name.endswith("-camera"))
+        with torch.device("meta"):
+            network = registry.architecture(registry.entry(name).config).build(registry.entry(name).new_config())
+        assert registry.entry(name).parameters == sum(one.numel() for one in network.parameters())

@@ -1,4 +1,4 @@
-"""Writing files and folders all or nothing, where files of our own are kept, and what identifies those of a data set."""
+"""Writing files and folders all or nothing, where files of our own are kept, and what identifies a data set's."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ Legend: B scenes, V cameras, P lidar tokens, I image tokens, N = P + I, C featur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -148,14 +149,25 @@ class SetEncoder(nn.Module):
             embed: Of images; `None` for networks without cameras.
             pillar_embed: Of points; `None` for networks without a lidar.
         """
+        *_, last = self.layers(batch, embed, pillar_embed)
+        return self.finish(last)
+
+    def layers(
+        self, batch: DrivingBatch, embed: PatchEmbed | None, pillar_embed: PillarEncoder | None
+    ) -> Iterator[Scene]:
+        """Yields the tokens after every block, before the norm; arguments as in `forward`."""
         scene, sets = self.start(batch, embed, pillar_embed)
-        x = scene.tokens
         for block, own in zip(self.blocks, sets, strict=True):
             if self.grad_checkpointing and self.training:
-                x = checkpoint(block, x, own, use_reentrant=False)
+                x = checkpoint(block, scene.tokens, own, use_reentrant=False)
             else:
-                x = block(x, own)
-        return Scene(self.norm(x), scene.pillars, scene.images, scene.rig)
+                x = block(scene.tokens, own)
+            scene = replace(scene, tokens=x)
+            yield scene
+
+    def finish(self, scene: Scene) -> Scene:
+        """Applies the norm after the last block."""
+        return replace(scene, tokens=self.norm(scene.tokens))
 
     def start(
         self, batch: DrivingBatch, embed: PatchEmbed | None, pillar_embed: PillarEncoder | None

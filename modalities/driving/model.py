@@ -12,7 +12,7 @@ the absent one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from modalities.driving.query_head import FusionOutputs, QueryHead, decode
 from zoo.encodings.extendable import extend
 from zoo.encodings.extension import Extension
 from zoo.errors import ConfigError, DataError
-from zoo.network import set_config
+from zoo.network import block_indices, set_config
 from zoo.network_config import check_class_count, parse_config
 
 __all__ = ["FusionDetector", "build", "trained_extent"]
@@ -89,6 +89,45 @@ class FusionDetector(nn.Module):
     def forward_features(self, batch: DrivingBatch) -> Tensor:
         """The map of the bird's-eye view (B, C, X, Y); the first axis of space is x (forward), the second y (left)."""
         return self.neck(self.forward_tokens(batch), len(batch))
+
+    def forward_intermediates(
+        self,
+        batch: DrivingBatch,
+        indices: int | Sequence[int] | None = None,
+        output: str = "tokens",
+        norm: bool = False,
+        stop_early: bool = False,
+    ) -> tuple[Tensor | None, list[Scene]]:
+        """Tokens after chosen blocks, with what says where they are.
+
+        Args:
+            batch: As for `forward`.
+            indices: Block numbers (negative from the end), or how many of the last blocks; `None` means all.
+            output: `"tokens"`: those of both sensors have no common grid before the neck.
+            norm: Apply the norm after the last block to each.
+            stop_early: Do not run the blocks after the last one asked for.
+
+        Returns:
+            The map as from `forward_features` (`None` if stopped early before the end), and the list.
+
+        Raises:
+            ConfigError: On an unknown output or an index out of range.
+        """
+        if output != "tokens":
+            raise ConfigError(f"a fusion network gives tokens (output='tokens'), got output={output!r:.40}")
+        self._check(batch)
+        depth = len(self.encoder.blocks)
+        wanted = block_indices(indices, depth)
+        kept: dict[int, Scene] = {}
+        final: Tensor | None = None
+        for index, scene in enumerate(self.encoder.layers(batch, self.embed, self.pillars)):
+            if index in wanted:
+                kept[index] = self.encoder.finish(scene) if norm else scene
+            if index == depth - 1:
+                final = self.neck(self.encoder.finish(scene), len(batch))
+            elif stop_early and index >= max(wanted):
+                break
+        return final, [kept[index] for index in wanted]
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Any:
         """Raw outputs of the output of `forward_features`, or with `pre_logits` the map itself."""
