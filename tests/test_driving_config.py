@@ -97,6 +97,7 @@ def test_registered_networks():
     for name in names:
         card = str(zoo.card(name))
         assert "UniTR-style" in card and ("pillars" in card) == (not name.endswith("-camera"))
+    for name in zoo.list_models("pape-fusion-*"):
         with torch.device("meta"):
             network = registry.architecture(registry.entry(name).config).build(registry.entry(name).new_config())
         assert registry.entry(name).parameters == sum(one.numel() for one in network.parameters())
