@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from driving_toys import CAMERAS, DATA, scene, scenes, some_boxes, tiny, tiny_config
+from driving_toys import CAMERAS, DATA, HEIGHT, WIDTH, scene, scenes, some_boxes, tiny, tiny_config
 
 import zoo
 from modalities.driving import DrivingBatch, FusionLoss, pad_boxes
@@ -92,6 +92,12 @@ def test_a_camera_that_is_dead_in_one_scene_alone():
     same(part(found, 0), part(network.forward_raw(without(batch, 1)), 0))
 
 
+def no_cameras():
+    """Fields of a scene whose rig has no cameras at all."""
+    shapes = {"images": (0, 3, HEIGHT, WIDTH), "intrinsics": (0, 3, 3), "camera_from_ego": (0, 4, 4)}
+    return {name: torch.zeros(shape) for name, shape in shapes.items()}
+
+
 @torch.no_grad()
 def test_without_images_and_without_points():
     network, batch = tiny(), scenes(150, 80)
@@ -105,6 +111,8 @@ def test_without_images_and_without_points():
     same(network.forward_raw(empty), deaf)
     far = dataclasses.replace(batch, points=batch.points + 1000.0)
     same(network.forward_raw(far), deaf)
+    rigless = DrivingBatch.from_samples([scene(150)._replace(**no_cameras())])
+    same(network.forward_raw(rigless), part(blind, 0))
     nothing = network(dataclasses.replace(batch, images=None, **none))
     for outputs in (whole, blind, deaf):
         assert all(value.isfinite().all() for value in vars(outputs).values())

@@ -193,7 +193,7 @@ class SetEncoder(nn.Module):
     def _images(self, batch: DrivingBatch, patch: int, like: Tensor) -> tuple[Tensor, Rig | None, ImageTokens]:
         """The images of the cameras that are there, (M, 3, H, W), the rig, and their patches."""
         device, cameras = batch.device, batch.cameras
-        if batch.images is None:
+        if batch.images is None or not cameras:
             none = torch.zeros(0, dtype=torch.int64, device=device)
             shown = torch.zeros(0, 3, patch, patch, device=device)
             return shown, None, ImageTokens(none, none.view(0, 1).expand(0, 2), batch.image_mask.long() * 0)
