@@ -96,6 +96,7 @@ def test_registered_networks():
     assert set(GRIDS) == set("ntb")
     for name in names:
         card = str(zoo.card(name))
+        assert ("is simulated" in card) == ("simdrive" in name)
         assert "UniTR-style" in card and ("pillars" in card) == (not name.endswith("-camera"))
     for name in zoo.list_models("pape-fusion-*"):
         with torch.device("meta"):

@@ -124,15 +124,16 @@ def card_words(config: Mapping[str, Any]) -> dict[str, str]:
     height, width = data.image_size
     inputs = []
     if model.has_cameras:
-        inputs.append(f"{len(data.cameras)} cameras of {height} x {width} pixels (absent ones are legal)")
+        inputs.append(f"{len(data.cameras)} cameras of {height} x {width} pixels (some may be absent)")
     if model.has_lidar:
         inputs.append(
             f"points of {data.sweeps} lidar sweep{'s' if data.sweeps > 1 else ''} with intensity and age, in "
-            f"{along_x} x {along_y} pillars of {data.pillar_size:g} m (none are legal)"
+            f"{along_x} x {along_y} pillars of {data.pillar_size:g} m (a scene may have none)"
         )
     return {
         "summary": f"A UniTR-style detector of objects around a vehicle from {takes}, with {{encoding}} in its set "
         f"attention: width {model.dim}, {len(model.blocks)} blocks of two layers (planes: {planes}), sets of at most "
-        f"{model.set_size} tokens, {model.num_queries} queries, {model.num_classes} classes.",
+        f"{model.set_size} tokens, {model.num_queries} queries, {model.num_classes} classes."
+        + (" Its data set, simdrive, is simulated." if "-simdrive" in config["name"] else ""),
         "input": "; ".join(inputs),
     }
