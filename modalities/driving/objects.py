@@ -11,9 +11,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,15 +125,16 @@ class ObjectDatabase:
             DataError: If it cannot be written.
         """
         partial = partial_of(path)
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in self._arrays().items()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with partial.open("wb") as file:
-                np.savez(file, **{name: tensor.numpy() for name, tensor in self._arrays().items()})
+                np.savez(file, **arrays)
             os.replace(partial, path)
         except OSError as error:
+            with suppress(OSError):
+                partial.unlink()
             raise DataError(f"cannot write objects to {path} ({error}); set ZOO_CACHE to another folder") from error
-        finally:
-            partial.unlink(missing_ok=True)
 
     def _arrays(self) -> dict[str, Tensor]:
         names = ("points", "offsets", "patch_offsets", "patch_cameras", "patch_shapes", "pixels")
