@@ -49,8 +49,8 @@ def test_objects_are_the_points_in_their_boxes():
     given = scenes(4)
     boxes = given[1].boxes
     given[1] = given[1].replaced(boxes=boxes.with_(label=torch.tensor([-1, 0, 2, 2])))
-    # A box in the sky has no points; a scene without a lidar gives nothing.
-    given.append(given[0].replaced(points=None))
+    # A box in the sky has no points; a scene without any sensor gives nothing.
+    given.append(given[0].replaced(points=None, images=None))
     sky = Boxes3D.cat([given[2].boxes, boxes[:1].with_(centre=torch.tensor([[0.0, 0, 60]]))])
     given[2] = given[2].replaced(boxes=sky)
     found = collect_objects(given, min_points=5)
@@ -199,6 +199,12 @@ def test_scenes_without_a_lidar_or_cameras(database):
     for centre in seen.boxes.centre[4:]:
         (row,) = (database.boxes.centre == centre).all(1).nonzero()[0].tolist()
         assert database.patches_of(row)
+    # Objects of scenes without a lidar are those that cameras show; in one with a lidar they would leave no trace.
+    pictured = collect_objects([one.replaced(points=None) for one in scenes()])
+    assert len(pictured) == sum(bool(database.patches_of(row)) for row in range(len(database))) > 0
+    assert all(pictured.patches_of(row) and not len(pictured.points_of(row)) for row in range(len(pictured)))
+    assert len(PasteObjects(pictured, BIG)(scene.replaced(points=None), generator()).boxes) > 4
+    assert len(PasteObjects(pictured, BIG)(scene, generator()).boxes) == 4
     # Without a trace nothing is pasted.
     for lost in (
         {"points": None, "images": None},

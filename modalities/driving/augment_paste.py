@@ -90,7 +90,7 @@ class PasteObjects:
 
     def _leaves_trace(self, scene: TrainingScene, row: int) -> bool:
         if scene.points is not None:
-            return True
+            return bool(self.database.offsets[row] < self.database.offsets[row + 1])
         patches = range(int(self.database.patch_offsets[row]), int(self.database.patch_offsets[row + 1]))
         cameras = self.database.patch_cameras[patches.start : patches.stop].tolist()
         there = scene.image_mask.tolist() if scene.images is not None and self.opacity else []

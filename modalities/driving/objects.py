@@ -163,7 +163,7 @@ class ObjectDatabase:
 @dataclass(frozen=True, eq=False)
 class _Object:
     box: Boxes3D
-    points: Tensor
+    points: Tensor | None
     patches: list[Patch]
 
 
@@ -173,9 +173,8 @@ def collect_objects(
     """Cuts the labelled objects out of scenes.
 
     Args:
-        scenes: One after another, on the CPU, without augmentation; boxes of no class (label -1) are left out, and so
-            are scenes without a lidar.
-        min_points: Least points in the box of an object.
+        scenes: One after another, on the CPU, without augmentation; boxes of no class (label -1) are left out.
+        min_points: Least points in the box of an object; of scenes without a lidar, what a camera shows is taken.
         most: Objects of a class that are kept; of more, so many are drawn with equal chances.
         patches: Also keep what the cameras show of each.
         seed: Of these draws.
@@ -191,15 +190,17 @@ def collect_objects(
     seen: dict[int, int] = {}
     width = None
     for scene in scenes:
-        if scene.points is None:
-            continue
-        if width not in (None, scene.points.shape[1]):
-            raise DataError(f"objects: scenes with {width} and with {scene.points.shape[1]} point features")
-        width = scene.points.shape[1]
-        inside = points_in_boxes(scene.points, scene.boxes)
-        good = (inside.sum(1) >= max(1, min_points)) & (scene.boxes.label >= 0)
         views = _views(scene) if patches else None
-        for row in good.nonzero()[:, 0].tolist():
+        if scene.points is None:
+            inside = torch.zeros(len(scene.boxes), 0, dtype=torch.bool)
+            good = torch.zeros(len(scene.boxes), dtype=torch.bool) if views is None else ~views.isnan().all(2).all(0)
+        else:
+            if width not in (None, scene.points.shape[1]):
+                raise DataError(f"objects: scenes with {width} and with {scene.points.shape[1]} point features")
+            width = scene.points.shape[1]
+            inside = points_in_boxes(scene.points, scene.boxes)
+            good = inside.sum(1) >= max(1, min_points)
+        for row in (good & (scene.boxes.label >= 0)).nonzero()[:, 0].tolist():
             label = int(scene.boxes.label[row])
             group = kept.setdefault(label, [])
             seen[label] = seen.get(label, 0) + 1
@@ -210,7 +211,8 @@ def collect_objects(
                     continue
             box = scene.boxes[row : row + 1].to(dtype=torch.float32)
             cut = [] if views is None else _patches(scene, views[:, row])
-            found = _Object(box, scene.points[inside[row]].float(), cut)
+            points = None if scene.points is None else scene.points[inside[row]].float()
+            found = _Object(box, points, cut)
             group[place : place + 1] = [found]
     return _database([found for label in sorted(kept) for found in kept[label]], width or 5)
 
@@ -286,10 +288,11 @@ def pixel_span(view: list[float]) -> tuple[int, int, int, int] | None:
 
 def _database(objects: list[_Object], width: int) -> ObjectDatabase:
     patches = [patch for found in objects for patch in found.patches]
+    clouds = [torch.zeros(0, width) if found.points is None else found.points for found in objects]
     return ObjectDatabase(
         boxes=Boxes3D.cat([Boxes3D.empty(), *(found.box for found in objects)]),
-        points=torch.cat([torch.zeros(0, width), *(found.points for found in objects)]),
-        offsets=_offsets([len(found.points) for found in objects]),
+        points=torch.cat([torch.zeros(0, width), *clouds]),
+        offsets=_offsets([len(cloud) for cloud in clouds]),
         patch_offsets=_offsets([len(found.patches) for found in objects]),
         patch_cameras=torch.tensor([patch.camera for patch in patches], dtype=torch.int64),
         patch_shapes=torch.tensor([patch.pixels.shape[1:] for patch in patches], dtype=torch.int64).view(-1, 2),
