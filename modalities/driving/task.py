@@ -1,0 +1,154 @@
+"""Training of detectors on driving scenes in the format of nuScenes, from cameras, lidar or both."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, nn
+
+from modalities.driving.augment import TrainingScene, run
+from modalities.driving.batch import DrivingBatch
+from modalities.driving.boxes import BoxTargets, pad_boxes
+from modalities.driving.evaluate import as_metrics, data_facts, detect_frames, score_boxes
+from modalities.driving.frames import FrameReader, Frames, collate, open_frames
+from modalities.driving.look_ahead import LookAhead
+from modalities.driving.losses import FusionLoss
+from modalities.driving.model import FusionDetector
+from modalities.driving.nuscenes.dataset import NuScenes
+from modalities.driving.nuscenes.truth import detection_truth
+from modalities.driving.options import DrivingOptions
+from modalities.driving.query_head import FusionOutputs
+from zoo.errors import ConfigError, require
+from zoo.sources import locate
+from zoo.training.recipe import Recipe
+from zoo.training.seeds import derive_seed
+from zoo.training.task import EpochOrder
+
+__all__ = ["DrivingDetection"]
+
+
+class DrivingDetection:
+    """Task `driving-detection`; see `zoo.training.task.Task`.
+
+    Args:
+        recipe: With `options` of type `DrivingOptions`.
+        quiet: Show no progress bar.
+
+    Raises:
+        ConfigError: If there are no data, no such split, or no such class.
+        DataError: If the tables cannot be used.
+    """
+
+    Options = DrivingOptions
+    modality, task = "driving", "detection"
+
+    def __init__(self, recipe: Recipe, quiet: bool = True) -> None:
+        if recipe.data is None:
+            raise ConfigError("no training data: give --data DATAROOT (a folder in the format of nuScenes)")
+        require("scipy.optimize", "driving")  # Of the loss: better missed now.
+        self.recipe, self.options, self.quiet = recipe, recipe.options, quiet
+        options: DrivingOptions = recipe.options
+        names = options.classes or locate(recipe.model, pretrained=recipe.pretrained).config.get("labels")
+        if not names:
+            raise ConfigError(f"recipe: {recipe.model} does not name its classes: set classes")
+        self.labels, self.num_classes = list(names), len(names)
+        self.data = NuScenes(
+            Path(recipe.data),
+            options.version,
+            classes=self.labels,
+            missing_images=options.missing_images,  # type: ignore[arg-type]  # Checked by the options.
+        )
+        self.tokens = self.data.sample_tokens(options.split)
+        self.dev_tokens = self.data.sample_tokens(options.dev_split) if options.dev_split else []
+        self.order = EpochOrder(len(self.tokens), recipe.batch_size, recipe.seed)
+        self.steps_per_epoch = self.order.steps_per_epoch
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the training record says about the data; `sha256` identifies them for resuming."""
+        return {
+            **data_facts(self.data),
+            "samples": len(self.tokens),
+            "dev_samples": len(self.dev_tokens),
+        }
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Keyword arguments for `zoo.load` that follow from the data."""
+        return {"num_classes": self.num_classes}
+
+    def start(self, model: nn.Module, device: torch.device, rank: int, world: int) -> None:
+        """Reads the key frames, if they fit in memory, and begins to make batches.
+
+        Raises:
+            ConfigError: If the batch cannot be divided.
+            DataError: If a key frame cannot be used.
+        """
+        assert isinstance(model, FusionDetector)  # Of this modality and task there are no others.
+        self.order.start(torch.device("cpu"), rank, world)  # Where frames are looked up.
+        model.data_config = self.config = model.data_config.replace(class_names=tuple(self.labels))
+        model.config["data"] = self.config.to_dict()
+        self.device, self.rank, self.sizes = device, rank, model.sizes
+        options = self.options
+        self.frames = self._opened(self.tokens)
+        self.steps = options.augmentations(self.config)
+        self._scenes = LookAhead(
+            self._jobs,
+            self.recipe.epochs * self.steps_per_epoch,
+            options.workers,
+            options.ahead,
+            device,
+        )
+        weights = ("heat_weight", "class_weight", "box_weight", "velocity_weight")
+        own = {name: getattr(options, name) for name in weights}
+        self.criterion = FusionLoss(config=model.sizes, data=self.config, **own)
+
+    def _opened(self, tokens: list[str], *, boxes: bool = True) -> Frames:
+        options = self.options
+        reader = FrameReader(self.data, tokens, self.config, self.sizes, boxes=boxes)
+        return open_frames(reader, self.device, options.memory_gib, workers=options.workers, quiet=self.quiet)
+
+    def batch(self, epoch: int, index: int) -> tuple[DrivingBatch, BoxTargets]:
+        """Batch `index` of `epoch` for this process; a function of its arguments and the recipe's seed alone.
+
+        Returns:
+            Scenes and their boxes, on the device.
+        """
+        scenes = self._scenes(epoch * self.steps_per_epoch + index)
+        targets = pad_boxes([scene.boxes for scene in scenes])
+        return collate(scenes, self.config, self.device), targets.to(self.device)
+
+    def _jobs(self, step: int) -> list[Callable[[], TrainingScene]]:
+        """What makes the scenes of a batch."""
+        epoch, index = divmod(step, self.steps_per_epoch)
+        seed = derive_seed(self.recipe.seed, epoch, index, self.rank)
+        rows = self.order.rows(epoch, index).tolist()
+        return [functools.partial(self._scene, row, derive_seed(seed, place)) for place, row in enumerate(rows)]
+
+    def _scene(self, row: int, seed: int) -> TrainingScene:
+        return run(self.steps, self.frames[row], Generator().manual_seed(seed))
+
+    def loss(self, outputs: FusionOutputs, targets: BoxTargets) -> dict[str, torch.Tensor]:
+        """The loss and its parts; see `FusionLoss`."""
+        return self.criterion(outputs, targets)
+
+    def evaluate(self, model: nn.Module, precision: str) -> dict[str, float]:
+        """Metrics of nuScenes in percent (errors as they are) on the dev split."""
+        if not self.dev_tokens:
+            return {}
+        if not hasattr(self, "_dev"):
+            truth = detection_truth(self.data, self.dev_tokens)
+            self._dev = truth, self._opened(self.dev_tokens, boxes=False)
+        truth, frames = self._dev
+        found = detect_frames(
+            model,
+            frames,
+            batch_size=self.options.eval_batch_size,
+            dtype="bfloat16" if precision == "bf16" else "float32",
+            workers=self.options.workers,
+        )
+        scores = score_boxes(dict(zip(self.dev_tokens, found, strict=True)), truth, self.data)
+        return {f"dev_{key}": value for key, value in as_metrics(scores).items()}
