@@ -6,6 +6,7 @@ batch depends on its seed and not on where it is made.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -16,9 +17,9 @@ from torch import Generator, Tensor
 from modalities.driving.batch import DrivingInput
 from modalities.driving.boxes import Boxes3D
 from modalities.driving.geometry_scene import LabelledInput
-from zoo.errors import DataError
+from zoo.errors import ConfigError, DataError
 
-__all__ = ["Augmentation", "TrainingScene", "run"]
+__all__ = ["Augmentation", "TrainingScene", "check_probability", "check_span", "drawn", "run"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,3 +104,29 @@ def run(steps: Sequence[Augmentation], scene: TrainingScene, generator: Generato
     for step in steps:
         scene = step(scene, generator)
     return scene
+
+
+def drawn(generator: Generator, count: int, low: float = 0.0, high: float = 1.0) -> list[float]:
+    """So many uniform random numbers in [low, high), from a generator on the CPU."""
+    return [low + (high - low) * share for share in torch.rand(count, generator=generator).tolist()]
+
+
+def check_probability(name: str, value: float) -> None:
+    """Refuses what is no probability.
+
+    Raises:
+        ConfigError: If it is not in 0..1.
+    """
+    if not 0 <= value <= 1:
+        raise ConfigError(f"augmentation: {name} must be in 0..1, not {value!r:.40}")
+
+
+def check_span(name: str, span: tuple[float, float], least: float = -math.inf) -> None:
+    """Refuses what is no finite smallest and largest value.
+
+    Raises:
+        ConfigError: If they are not two finite rising numbers of at least `least`.
+    """
+    if len(span) != 2 or not least <= span[0] <= span[1] < math.inf or span[0] == -math.inf:
+        at_least = "" if least == -math.inf else f" of at least {least:g}"
+        raise ConfigError(f"augmentation: {name} must be a smallest and a largest value{at_least}, not {span!r:.60}")
