@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from modalities.driving.augment import Augmentation
+from modalities.driving.augment_images import FlipImages, JitterColours, ResizeCropImages, RotateImages
 from modalities.driving.augment_scene import (
     DropPoints,
     DropSensors,
@@ -34,6 +35,11 @@ class DrivingOptions:
         workers: Threads that read and augment; 0 does so between the steps.
         ahead: Batches that are begun before they are needed.
         eval_batch_size: Key frames at a time when measuring.
+        image_scale: Smallest and largest factor of each picture, of which the model's size is then cut out.
+        image_above: Largest share of the height by which the cut is above the lower edge of the picture.
+        image_rotate: Largest turn of each picture in degrees.
+        image_flip: Probability that a picture is mirrored and the scene is not.
+        colour: Largest change of brightness, contrast and saturation of each picture.
         flip: Probabilities of a mirrored scene, front and back, and left and right.
         rotate: Largest turn of the scene about the vertical axis in degrees.
         scale: Smallest and largest factor of the scene.
@@ -56,6 +62,11 @@ class DrivingOptions:
     workers: int = 2
     ahead: int = 2
     eval_batch_size: int = 8
+    image_scale: tuple[float, float] = (1.0, 1.0)
+    image_above: float = 0.0
+    image_rotate: float = 0.0
+    image_flip: float = 0.0
+    colour: float = 0.0
     flip: tuple[float, float] = (0.0, 0.0)
     rotate: float = 0.0
     scale: tuple[float, float] = (1.0, 1.0)
@@ -70,20 +81,29 @@ class DrivingOptions:
 
     def __post_init__(self) -> None:
         check("missing_images", self.missing_images, self.missing_images in ("raise", "mask"), "raise or mask")
-        for key in ("memory_gib", "rotate", "heat_weight", "class_weight", "box_weight", "velocity_weight"):
+        for key in ("memory_gib", "rotate", "image_rotate", "heat_weight", "class_weight", "box_weight", "velocity_weight"):
             check(key, getattr(self, key), 0 <= getattr(self, key) <= 1e6, "0 or more")
         for key in ("workers", "ahead"):
             check(key, getattr(self, key), 0 <= getattr(self, key) <= 256, "between 0 and 256")
         check("eval_batch_size", self.eval_batch_size, self.eval_batch_size >= 1, "at least 1")
-        for key in ("drop_points", "drop_camera", "drop_lidar"):
+        for key in ("image_above", "image_flip", "colour", "drop_points", "drop_camera", "drop_lidar"):
             check(key, getattr(self, key), 0 <= getattr(self, key) <= 1, "in [0, 1]")
         check("flip", list(self.flip), all(0 <= value <= 1 for value in self.flip), "two probabilities")
-        check("scale", list(self.scale), 0 < self.scale[0] <= self.scale[1] <= 100, "two factors above 0, rising")
+        for key in ("scale", "image_scale"):
+            low, high = getattr(self, key)
+            check(key, [low, high], 0.01 <= low <= high <= 100, "two factors above 0, rising")
         check("translate", list(self.translate), all(0 <= v <= 1000 for v in self.translate), "three lengths")
 
     def augmentations(self, config: DrivingDataConfig) -> list[Augmentation]:
         """The augmentations that are on, in the order in which they are applied."""
         every: list[tuple[object, Augmentation]] = [
+            (
+                tuple(self.image_scale) != (1, 1) or self.image_above,
+                ResizeCropImages(config.image_size, tuple(self.image_scale), self.image_above),
+            ),
+            (self.image_rotate, RotateImages(self.image_rotate)),
+            (self.image_flip, FlipImages(self.image_flip)),
+            (self.colour, JitterColours(self.colour, self.colour, self.colour)),
             (any(self.flip), FlipScene(*self.flip)),
             (self.rotate, RotateScene(self.rotate)),
             (tuple(self.scale) != (1, 1), ScaleScene(*self.scale)),
