@@ -23,7 +23,8 @@ from modalities.driving.nuscenes.classes import DETECTION_CLASSES, default_attri
 from modalities.driving.nuscenes.dataset import NuScenes
 from modalities.driving.nuscenes.tables import read_json_file
 from modalities.driving.nuscenes.truth import detection_truth, global_detections
-from zoo.errors import ConfigError, DataError
+from modalities.driving.query_head import decode
+from zoo.errors import ConfigError
 from zoo.evaluate import evaluating, report
 from zoo.files import files_sha256
 from zoo.progress import Update, no_update, progress_bar
@@ -157,14 +158,14 @@ def detect_frames(
             scenes = load(step)
             if dropped is not None:
                 scenes = [dropped(scene, config) for scene in scenes]
-            found += [boxes.to("cpu") for boxes in model(collate(scenes, config, device))]
+            outputs = model.forward_raw(collate(scenes, config, device))  # type: ignore[operator]
+            # Every query: average precision wants the weak ones too, which a picture would not show.
+            found += [boxes.to("cpu") for boxes in decode(outputs, MAX_BOXES, 0.0)]
             update(len(found), "")
     return found
 
 
-def score_boxes(
-    found: Mapping[str, Boxes3D], truth: Mapping[str, DetectionTruth], data: NuScenes
-) -> DetectionScores:
+def score_boxes(found: Mapping[str, Boxes3D], truth: Mapping[str, DetectionTruth], data: NuScenes) -> DetectionScores:
     """Scores boxes in the frame of the car; the model says no attributes, so the likeliest by class and speed count.
 
     Args:
@@ -174,7 +175,6 @@ def score_boxes(
     """
     detections = {}
     for token, boxes in found.items():
-        boxes = boxes[:MAX_BOXES]
         speeds = boxes.velocity.double().norm(dim=1).tolist()
         names = [data.classes[label] for label in boxes.label.tolist()]
         attributes = tuple(default_attribute(name, speed) for name, speed in zip(names, speeds, strict=True))
@@ -183,8 +183,10 @@ def score_boxes(
 
 
 def as_metrics(scores: DetectionScores) -> dict[str, float]:
-    """Results by the names of results files: `map`, `nds` and `map/CLASS` in percent; `mate` (m), `mase` (1 - IoU),
-    `maoe` (rad), `mave` (m/s) and `maae` (1 - accuracy) as they are.
+    """Results by the names of results files.
+
+    `map`, `nds` and `map/CLASS` are in percent; the errors are as they are: `mate` (m), `mase` (1 - IoU), `maoe` (rad),
+    `mave` (m/s) and `maae` (1 - accuracy).
     """
     numbers = scores.to_dict()
     errors = {f"m{key.lower()}": value for key, value in scores.errors.items()}
@@ -243,14 +245,12 @@ def evaluate_driving(
     if sizes is not None or extend is not None or factor is not None:
         raise ConfigError("driving models are scored at their own size: leave out sizes, extend and factor")
     config: Any = model.data_config
-    sensors = model.sizes.sensors  # type: ignore[union-attr]
-    conditions = list(_conditions(drop, config, sensors))
-    opened = NuScenes(
-        Path(data), version, classes=model_classes(model), missing_images="mask" if skip_bad else "raise"
-    )
+    sizes: Any = model.sizes
+    conditions = list(_conditions(drop, config, sizes.sensors))
+    opened = NuScenes(Path(data), version, classes=model_classes(model), missing_images="mask" if skip_bad else "raise")
     tokens = opened.sample_tokens({"validation": "val"}.get(split, split))[:limit]
     truth = detection_truth(opened, tokens)
-    frames = FrameReader(opened, tokens, config, model.sizes, boxes=False)  # type: ignore[arg-type]
+    frames = FrameReader(opened, tokens, config, sizes, boxes=False)
     results = []
     with progress_bar("evaluating", len(tokens) * len(conditions), quiet) as update:
         for number, (condition, dropped) in enumerate(conditions):
@@ -286,9 +286,7 @@ def _after(update: Update, before: int, done: float, text: str) -> None:
     update(before + done, text)
 
 
-def _conditions(
-    drop: Sequence[str], config: DrivingDataConfig, sensors: str
-) -> Iterator[tuple[str, Dropped | None]]:
+def _conditions(drop: Sequence[str], config: DrivingDataConfig, sensors: str) -> Iterator[tuple[str, Dropped | None]]:
     yield "", None
     # A model of one sensor can lose single cameras alone.
     each = {"camera+lidar": [*config.cameras, "cameras", "lidar"], "camera": list(config.cameras), "lidar": []}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from modalities.driving.augment import Augmentation
 from modalities.driving.augment_images import FlipImages, JitterColours, ResizeCropImages, RotateImages
@@ -34,6 +35,11 @@ class DrivingOptions:
         memory_gib: Most memory for key frames; sets that need more are read from disk as they are asked for.
         workers: Threads that read and augment; 0 does so between the steps.
         ahead: Batches that are begun before they are needed.
+        balance: Key frames with rare classes come more often (`modalities.driving.balance`).
+        paste: Class -> objects of it that a scene shall have: others are pasted in (`augment_paste`); empty for none.
+        paste_opacity: Weight of what cameras show of a pasted object; 0 pastes points and boxes only.
+        paste_min_points: Least lidar points of an object that is pasted.
+        paste_off: Epochs at the end in which nothing is pasted.
         eval_batch_size: Key frames at a time when measuring.
         image_scale: Smallest and largest factor of each picture, of which the model's size is then cut out.
         image_above: Largest share of the height by which the cut is above the lower edge of the picture.
@@ -61,6 +67,11 @@ class DrivingOptions:
     memory_gib: float = 16.0
     workers: int = 2
     ahead: int = 2
+    balance: bool = False
+    paste: dict[str, Any] = field(default_factory=dict)
+    paste_opacity: float = 0.7
+    paste_min_points: int = 5
+    paste_off: int = 0
     eval_batch_size: int = 8
     image_scale: tuple[float, float] = (1.0, 1.0)
     image_above: float = 0.0
@@ -81,12 +92,23 @@ class DrivingOptions:
 
     def __post_init__(self) -> None:
         check("missing_images", self.missing_images, self.missing_images in ("raise", "mask"), "raise or mask")
-        for key in ("memory_gib", "rotate", "image_rotate", "heat_weight", "class_weight", "box_weight", "velocity_weight"):
+        for key in (
+            "memory_gib",
+            "rotate",
+            "image_rotate",
+            "heat_weight",
+            "class_weight",
+            "box_weight",
+            "velocity_weight",
+        ):
             check(key, getattr(self, key), 0 <= getattr(self, key) <= 1e6, "0 or more")
+        check("paste", self.paste, all(type(number) is int for number in self.paste.values()), "numbers by class")
+        check("paste_min_points", self.paste_min_points, self.paste_min_points >= 1, "at least 1")
+        check("paste_off", self.paste_off, self.paste_off >= 0, "0 or more")
         for key in ("workers", "ahead"):
             check(key, getattr(self, key), 0 <= getattr(self, key) <= 256, "between 0 and 256")
         check("eval_batch_size", self.eval_batch_size, self.eval_batch_size >= 1, "at least 1")
-        for key in ("image_above", "image_flip", "colour", "drop_points", "drop_camera", "drop_lidar"):
+        for key in ("paste_opacity", "image_above", "image_flip", "colour", "drop_points", "drop_camera", "drop_lidar"):
             check(key, getattr(self, key), 0 <= getattr(self, key) <= 1, "in [0, 1]")
         check("flip", list(self.flip), all(0 <= value <= 1 for value in self.flip), "two probabilities")
         for key in ("scale", "image_scale"):
@@ -99,7 +121,7 @@ class DrivingOptions:
         every: list[tuple[object, Augmentation]] = [
             (
                 tuple(self.image_scale) != (1, 1) or self.image_above,
-                ResizeCropImages(config.image_size, tuple(self.image_scale), self.image_above),
+                ResizeCropImages(config.image_size, self.image_scale, self.image_above),
             ),
             (self.image_rotate, RotateImages(self.image_rotate)),
             (self.image_flip, FlipImages(self.image_flip)),
