@@ -245,12 +245,12 @@ def evaluate_driving(
     if sizes is not None or extend is not None or factor is not None:
         raise ConfigError("driving models are scored at their own size: leave out sizes, extend and factor")
     config: Any = model.data_config
-    sizes: Any = model.sizes
-    conditions = list(_conditions(drop, config, sizes.sensors))
+    network: Any = model.sizes
+    conditions = list(_conditions(drop, config, network.sensors))
     opened = NuScenes(Path(data), version, classes=model_classes(model), missing_images="mask" if skip_bad else "raise")
     tokens = opened.sample_tokens({"validation": "val"}.get(split, split))[:limit]
     truth = detection_truth(opened, tokens)
-    frames = FrameReader(opened, tokens, config, sizes, boxes=False)
+    frames = FrameReader(opened, tokens, config, network, boxes=False)
     results = []
     with progress_bar("evaluating", len(tokens) * len(conditions), quiet) as update:
         for number, (condition, dropped) in enumerate(conditions):
