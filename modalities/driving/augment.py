@@ -24,7 +24,7 @@ __all__ = ["Augmentation", "TrainingScene", "check_probability", "check_span", "
 
 @dataclass(frozen=True, eq=False)
 class TrainingScene:
-    """One key frame in training, on any device.
+    """One key frame in training, on any device; images may be on another one than all else, which is small.
 
     Attributes:
         images: (V, 3, H, W) uint8, or None without cameras.

@@ -76,12 +76,12 @@ class FlipImages:
         flipped = torch.rand(len(scene.image_mask), generator=generator) < self.probability
         if scene.images is None:
             return scene
-        flipped = flipped.to(scene.images.device)
-        maps = torch.eye(3, dtype=scene.intrinsics.dtype, device=flipped.device).repeat(len(flipped), 1, 1)
+        maps = torch.eye(3, dtype=scene.intrinsics.dtype).repeat(len(flipped), 1, 1)
         maps[:, 0, 0] -= 2.0 * flipped
         maps[:, 0, 2] = (scene.images.shape[3] - 1.0) * flipped
-        images = torch.where(flipped[:, None, None, None], scene.images.flip(3), scene.images)
-        return scene.replaced(images=images, intrinsics=_product(maps, scene.intrinsics))
+        chosen = flipped.to(scene.images.device)[:, None, None, None]
+        images = torch.where(chosen, scene.images.flip(3), scene.images)
+        return scene.replaced(images=images, intrinsics=_product(maps.to(scene.intrinsics), scene.intrinsics))
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class RotateImages:
         back = torch.zeros(len(angles), 2, 3)
         back[:, 0, 0], back[:, 0, 1] = cos.float(), (sin * ratio).float()
         back[:, 1, 0], back[:, 1, 1] = (-sin / ratio).float(), cos.float()
-        grid = F.affine_grid(back.to(maps.device), [len(angles), 3, rows, columns], align_corners=False)
+        grid = F.affine_grid(back.to(scene.images.device), [len(angles), 3, rows, columns], align_corners=False)
         turned = F.grid_sample(scene.images.float(), grid, mode="bilinear", padding_mode="zeros", align_corners=False)
         return scene.replaced(images=_uint8(turned), intrinsics=_product(maps, scene.intrinsics))
 

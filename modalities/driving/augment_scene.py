@@ -187,7 +187,7 @@ class DropSensors:
             on = torch.where(on.any(), on, there & last)
         scene = scene.replaced(image_mask=torch.where(there, on, scene.image_mask))
         if scene.images is not None:
-            scene = scene.replaced(images=scene.images * on[:, None, None, None])
+            scene = scene.replaced(images=scene.images * on.to(scene.images.device)[:, None, None, None])
         if scene.points is None or lidar >= self.lidar:
             return scene
         return scene.replaced(points=scene.points[:0]) if bool(on.any()) else scene
