@@ -107,7 +107,8 @@ class DrivingDetection:
             config = config.with_size(size)
         sizes = FusionConfig.from_dict(source["model"] | changes)
         facts, patches = data_facts(self.data), sizes.has_cameras and options.paste_opacity > 0
-        key = (facts["sha256"], options.split, tuple(self.labels), sizes.sensors, config.sweeps, config.image_size)
+        seen = (sizes.sensors, config.cameras, config.image_size, config.sweeps, options.missing_images)
+        key = (facts["sha256"], options.split, tuple(self.labels), *seen)
         reader = FrameReader(self.data, self.tokens, config, sizes)
         database = open_objects(
             lambda: _in_turn(reader, options.workers), key, min_points=options.paste_min_points, patches=patches
