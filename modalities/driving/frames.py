@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -165,14 +165,26 @@ def open_frames(
 def collate(scenes: Sequence[TrainingScene], config: DrivingDataConfig, device: torch.device) -> DrivingBatch:
     """A batch of scenes for a model, on its device; images may be there already.
 
+    Args:
+        scenes: With images of one size.
+        config: Of the model.
+        device: Where to.
+
     Raises:
         DataError: If scenes do not fit together.
     """
-
-    def prepared(scene: TrainingScene) -> DrivingInput:
-        images: Tensor | None = scene.images
-        if images is not None:
-            images = normalise_images(images.to(device, non_blocking=True), config)
-        return DrivingInput(images, scene.intrinsics, scene.camera_from_ego, scene.points, scene.image_mask)
-
-    return DrivingBatch.from_samples([prepared(scene) for scene in scenes]).to(device, non_blocking=True)
+    pictures = [scene.images for scene in scenes if scene.images is not None]
+    made: Iterator[Tensor] = iter(())
+    if pictures:  # All at once: that is few kernels.
+        made = iter(normalise_images(torch.stack(pictures).to(device, non_blocking=True), config))
+    samples = [
+        DrivingInput(
+            None if scene.images is None else next(made),
+            scene.intrinsics,
+            scene.camera_from_ego,
+            scene.points,
+            scene.image_mask,
+        )
+        for scene in scenes
+    ]
+    return DrivingBatch.from_samples(samples).to(device, non_blocking=True)
