@@ -2,12 +2,13 @@
 
 What is pasted is consistent as far as this: no box touches another from above, lidar points of the scene inside a
 pasted box go, and each picture gets the object's patch at the place to which its box projects, nearer objects over
-farther ones. What is not: patches are rectangles, with the background of the scene they are from, in its light, and
-with whatever stood in front of the object there; the lidar sees through what is pasted, and what is pasted behind an
-object of the scene keeps its points, though pictures hide it.
-Cameras and lidar contradict each other there a little, and without patches wholly: a pasted object is then in no
-picture. Recipes therefore stop pasting some epochs before the end, that of UniTR (arXiv 2308.07732) for the last 2 of
-10; it also has the patches and their opacity of 0.7.
+farther ones.
+
+What is not: patches are rectangles, with the background of the scene they are from, in its light, and with whatever
+stood in front of the object there; the lidar sees through what is pasted, and what is pasted behind an object of the
+scene keeps its points, though pictures hide it. Cameras and lidar contradict each other there a little, and without
+patches wholly: a pasted object is then in no picture. Recipes therefore stop pasting some epochs before the end, that
+of UniTR (arXiv 2308.07732) for the last 2 of 10; it also has the patches and their opacity of 0.7.
 """
 
 from __future__ import annotations
