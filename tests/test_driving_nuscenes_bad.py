@@ -141,7 +141,7 @@ def test_what_is_no_data_set(tmp_path):
     with pytest.raises(DataError, match="several folders of tables .one, v1.0-mini."):
         NuScenes(tmp_path)
     data = NuScenes(tmp_path, "one")
-    with pytest.raises(DataError, match="no sample 'x'; one of its 1 is a-0"):
+    with pytest.raises(DataError, match="no sample 'x'; there are a-0"):
         data.sample("x")
     with pytest.raises(DataError, match="no such folder"):
         NuScenes(tmp_path, "two")

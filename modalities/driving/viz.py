@@ -51,7 +51,7 @@ class Layer:
         boxes: M boxes; a label beyond the names is of no class.
         class_names: Names of labels 0, 1, ...
         title: What they are, for the legend.
-        colour: Of all of them; by default each has that of its class.
+        colour: Of all of them, with a black rim, which shows on any ground; by default each has that of its class.
         width: Of lines, in pixels.
     """
 
@@ -61,9 +61,10 @@ class Layer:
     colour: tuple[int, int, int] | None = None
     width: int = 2
 
-    def colours(self) -> list[tuple[int, int, int]]:
-        """Colour of each box."""
-        return [self.colour or self.colour_of(label) for label in self.boxes.label.tolist()]
+    def strokes(self) -> list[tuple[list[tuple[int, int, int]], int]]:
+        """Colours of the boxes and width of lines, of what is drawn one over the other."""
+        own = [self.colour or self.colour_of(label) for label in self.boxes.label.tolist()], self.width
+        return [own] if self.colour is None else [([(0, 0, 0)] * len(self.boxes), self.width + 2), own]
 
     def colour_of(self, label: int) -> tuple[int, int, int]:
         """Colour of a class."""
@@ -165,13 +166,13 @@ class SceneSheet:
             )
         for layer in layers:
             boxes = layer.boxes.to("cpu", torch.float64)
-            colours = layer.colours()
             corners = boxes.corners()
             lines = torch.cat([corners[:, EDGES], corners[:, _FRONT]], 1)
-            for panel in self.panels:
-                if panel.picture is not None:
-                    _draw_camera(sheet, panel, lines, boxes.centre, colours, layer.width)
-            self._draw_view(sheet, boxes, colours, layer.width)
+            for colours, width in layer.strokes():
+                for panel in self.panels:
+                    if panel.picture is not None:
+                        _draw_camera(sheet, panel, lines, boxes.centre, colours, width)
+                self._draw_view(sheet, boxes, colours, width)
 
     def pixels(self, xy: np.ndarray) -> np.ndarray:
         """Pixels (..., 2), column and row in the bird's-eye view, of places (..., 2) in the ego frame."""
