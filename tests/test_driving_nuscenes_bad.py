@@ -133,7 +133,7 @@ def test_tables_that_are_no_tables(tmp_path, text):
 
 
 def test_what_is_no_data_set(tmp_path):
-    with pytest.raises(DataError, match="no folder of nuScenes tables"):
+    with pytest.raises(DataError, match="no folder of nuScenes tables, such as"):
         NuScenes(tmp_path / "gone")
     write_drive(tmp_path, scenes=("a",), frames=1)
     (tmp_path / "v1.0-mini").rename(tmp_path / "one")

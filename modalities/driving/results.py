@@ -14,8 +14,9 @@ import torch
 from modalities.driving.boxes import Boxes3D
 from modalities.driving.metrics import Detections
 from modalities.driving.scene import Sample
+from modalities.driving.sheet import Layer, SceneSheet
 from modalities.driving.submission import Modalities, write_submission
-from modalities.driving.viz import Layer, SceneSheet
+from modalities.driving.viz import WHITE, truth_layer
 from zoo.errors import DataError
 from zoo.results import PictureResults, one_line
 
@@ -51,7 +52,8 @@ class DrawnScene:
             DataError: If it cannot be read, or has no annotations that are to be drawn.
         """
         sheet = self.sheet()
-        return sheet.paint([*self._truth(sheet.sample), *layers])
+        below = [truth_layer(sheet.sample, self.class_names, WHITE)] if self.truth else []
+        return sheet.paint([*below, *layers])
 
     def to_pil(self) -> PIL.Image.Image:
         """Draws it."""
@@ -60,13 +62,6 @@ class DrawnScene:
     def sheet(self) -> SceneSheet:
         """The layout, for drawing on a picture of it."""
         return SceneSheet(self.read(), keep=self.keep)
-
-    def _truth(self, sample: Sample) -> list[Layer]:
-        if not self.truth:
-            return []
-        if sample.annotations is None:
-            raise DataError(f"{sample.token}: no annotations (a test set?): no truth to draw")
-        return [Layer(sample.annotations.boxes, self.class_names, "labelled", (255, 255, 255))]
 
 
 @dataclass(frozen=True, eq=False)

@@ -262,9 +262,11 @@ def _only_version(dataroot: Path) -> str:
         found = sorted(path.parent.name for path in dataroot.glob("*/sample_data.json"))
     except OSError as error:
         raise DataError(f"{dataroot}: cannot be listed ({error.strerror or error})") from error
-    if len(found) != 1:
-        what = (
-            f"several folders of tables ({', '.join(found)}): pass version" if found else "no folder of nuScenes tables"
-        )
-        raise DataError(f"{dataroot}: {what}")
+    if len(found) > 1:
+        raise DataError(f"{dataroot}: several folders of tables ({', '.join(found)}): pass version")
+    if not found:
+        wanted = "it has no folder of nuScenes tables, such as v1.0-mini with sample_data.json"
+        if (dataroot / "sample_data.json").is_file():
+            wanted = f"it holds the tables themselves: pass {dataroot.absolute().parent}"
+        raise DataError(f"{dataroot}: not the root of a data set in the format of nuScenes: {wanted}")
     return found[0]
