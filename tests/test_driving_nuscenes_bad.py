@@ -133,7 +133,7 @@ def test_tables_that_are_no_tables(tmp_path, text):
 
 
 def test_what_is_no_data_set(tmp_path):
-    with pytest.raises(DataError, match="no folder of nuScenes tables"):
+    with pytest.raises(DataError, match="no folder of nuScenes tables, such as"):
         NuScenes(tmp_path / "gone")
     write_drive(tmp_path, scenes=("a",), frames=1)
     (tmp_path / "v1.0-mini").rename(tmp_path / "one")
@@ -141,7 +141,7 @@ def test_what_is_no_data_set(tmp_path):
     with pytest.raises(DataError, match="several folders of tables .one, v1.0-mini."):
         NuScenes(tmp_path)
     data = NuScenes(tmp_path, "one")
-    with pytest.raises(DataError, match="no sample 'x'; one of its 1 is a-0"):
+    with pytest.raises(DataError, match="no sample 'x'; there are a-0"):
         data.sample("x")
     with pytest.raises(DataError, match="no such folder"):
         NuScenes(tmp_path, "two")

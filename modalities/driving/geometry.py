@@ -15,12 +15,14 @@ from modalities.driving.boxes import Boxes3D
 from modalities.driving.rigid import quaternion_to_matrix
 
 __all__ = [
+    "EDGES",
     "Projection",
     "boxes_from_devkit",
     "boxes_to_devkit",
     "image_boxes",
     "points_in_boxes",
     "project",
+    "project_segments",
     "transform_points",
     "unproject",
     "wrap_angle",
@@ -28,6 +30,10 @@ __all__ = [
 
 MIN_DEPTH = 0.1
 """Nearest depth in metres at which a point counts as in front of a camera."""
+
+EDGES = [[i, (i + 1) % 4] for i in range(4)] + [[i + 4, (i + 1) % 4 + 4] for i in range(4)]
+EDGES += [[i, i + 4] for i in range(4)]
+"""Pairs of corners, in the order of `Boxes3D.corners`, between which a box has its twelve edges."""
 
 _PAIRS = 2**22  # points times boxes looked at together in `points_in_boxes`
 
@@ -107,6 +113,31 @@ def unproject(pixels: Tensor, depth: Tensor, camera_from_ego: Tensor, intrinsics
     return (camera - camera_from_ego[..., None, :3, 3]) @ camera_from_ego[..., :3, :3]
 
 
+def project_segments(segments: Tensor, camera_from_ego: Tensor, intrinsics: Tensor) -> tuple[Tensor, Tensor]:
+    """Projects straight lines into one camera; what of them is behind it is cut off at `MIN_DEPTH`.
+
+    Args:
+        segments: (..., 2, 3) ends in the ego frame.
+        camera_from_ego: (4, 4).
+        intrinsics: (3, 3) with last row 0, 0, 1.
+
+    Returns:
+        Pixels of the ends (..., 2, 2), and (...) bool, True where something of the line is in front; pixels of others
+        are finite but meaningless.
+    """
+    camera = segments @ camera_from_ego[:3, :3].mT + camera_from_ego[:3, 3]
+    near, far = camera[..., 0, 2], camera[..., 1, 2]
+    start, stop = camera.unbind(-2)
+    share = ((MIN_DEPTH - near) / torch.where(near == far, 1.0, far - near)).clamp(0, 1)
+    cut = start + share[..., None] * (stop - start)
+    ends = torch.stack(
+        [torch.where(depth[..., None] < MIN_DEPTH, cut, end) for depth, end in ((near, start), (far, stop))], -2
+    )
+    front = torch.maximum(near, far) > MIN_DEPTH
+    rays = ends[..., :2] / torch.where(front[..., None, None], ends[..., 2:], 1.0)
+    return rays @ intrinsics[:2, :2].mT + intrinsics[:2, 2], front
+
+
 def image_boxes(corners: Tensor, camera_from_ego: Tensor, intrinsics: Tensor, size: tuple[int, int]) -> Tensor:
     """Boxes around the visible part of boxes in one picture.
 
@@ -121,20 +152,10 @@ def image_boxes(corners: Tensor, camera_from_ego: Tensor, intrinsics: Tensor, si
     Returns:
         (M, 4) x1, y1, x2, y2 cut to the picture; NaN where nothing is in it.
     """
-    camera = transform_points(corners, camera_from_ego)
-    ring = [(i, (i + 1) % 4) for i in range(4)]
-    edges = torch.tensor([*ring, *((i + 4, j + 4) for i, j in ring), *((i, i + 4) for i in range(4))])
-    start, stop = camera[:, edges[:, 0]], camera[:, edges[:, 1]]
-    near, far = start[..., 2:], stop[..., 2:]
-    share = ((MIN_DEPTH - near) / torch.where(near == far, 1.0, far - near)).clamp(0, 1)
-    cut = start + share * (stop - start)
-    crossing = (near > MIN_DEPTH) != (far > MIN_DEPTH)
-    points = torch.cat([camera, torch.where(crossing, cut, camera[:, edges[:, 0]])], 1)
-    visible = points[..., 2] >= MIN_DEPTH * (1 - 1e-6)
-    rays = points[..., :2] / torch.where(visible, points[..., 2], 1.0)[..., None]
-    pixels = rays @ intrinsics[:2, :2].mT + intrinsics[:2, 2]
-    low = torch.where(visible[..., None], pixels, torch.inf).amin(1)
-    high = torch.where(visible[..., None], pixels, -torch.inf).amax(1)
+    pixels, front = project_segments(corners[:, EDGES], camera_from_ego, intrinsics)
+    shown = front[..., None, None]
+    low = torch.where(shown, pixels, torch.inf).flatten(1, 2).amin(1)
+    high = torch.where(shown, pixels, -torch.inf).flatten(1, 2).amax(1)
     border = corners.new_tensor([size[1] - 1, size[0] - 1])
     low, high = low.clamp(min=0).minimum(border + 1), high.clamp(min=-1).minimum(border)
     boxes = torch.cat([low, high], 1)

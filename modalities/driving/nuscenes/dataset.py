@@ -40,6 +40,8 @@ class NuScenes:
         min_distance: Lidar points nearer to the sensor than this along x and y, in metres, are left out: hits of the
             car itself.
         missing_images: What a picture without a file is: an error ("raise"), or a camera without an image ("mask").
+        missing_lidar: What a key frame whose lidar sweep has no file is: an error ("raise"), or one without points
+            ("mask"). A missing file of an earlier sweep is an error.
 
     Raises:
         DataError: If the tables cannot be used.
@@ -54,14 +56,16 @@ class NuScenes:
         classes: Sequence[str] = DETECTION_CLASSES,
         min_distance: float = 1.0,
         missing_images: Literal["raise", "mask"] = "raise",
+        missing_lidar: Literal["raise", "mask"] = "raise",
     ) -> None:
         unknown = [name for name in classes if name not in DETECTION_CLASSES]
         if unknown or len(set(classes)) < len(classes) or not classes:
             raise ConfigError(
                 f"classes must be different ones of {', '.join(DETECTION_CLASSES)}; got {', '.join(classes) or 'none'}"
             )
-        if missing_images not in ("raise", "mask"):
-            raise ConfigError(f'missing_images must be "raise" or "mask", not {missing_images!r}')
+        for name, value in (("missing_images", missing_images), ("missing_lidar", missing_lidar)):
+            if value not in ("raise", "mask"):
+                raise ConfigError(f'{name} must be "raise" or "mask", not {value!r}')
         self.dataroot = Path(dataroot)
         self.version = version or _only_version(self.dataroot)
         if "/" in self.version or self.version in ("", ".", ".."):
@@ -69,7 +73,7 @@ class NuScenes:
         self.tables = Tables(self.dataroot / self.version)
         self.classes = tuple(classes)
         self.min_distance = min_distance
-        self._missing = missing_images
+        self._missing, self._missing_lidar = missing_images, missing_lidar
         self._annotations = AnnotationTables(self.tables, self.classes)
         self._data: dict[str, dict[str, Record]] = defaultdict(dict)
         for record in self.tables.table("sample_data").values():
@@ -152,7 +156,7 @@ class NuScenes:
             token=token,
             timestamp=time if lidar is None else self.tables.time("sample_data", lidar),
             cameras=tuple(self._camera(name, data[name], global_from_ego) for name in channels),
-            points=None if lidar is None else self._points(lidar, ego_from_global, sweeps),
+            points=None if lidar is None else self._cloud(lidar, ego_from_global, sweeps),
             annotations=self._annotations.of(token, ego_from_global),
             global_from_ego=global_from_ego,
             ego_from_lidar=np.eye(4) if lidar is None else self._mounting(lidar),
@@ -213,6 +217,13 @@ class NuScenes:
             token=record["token"],
         )
 
+    def _cloud(self, lidar: Record, ego_from_global: np.ndarray, sweeps: int) -> np.ndarray | None:
+        """The points of a key frame, or None where its own sweep has no file and that is no error."""
+        path = file_of(self.dataroot, lidar.get("filename"), f"sample_data {lidar['token']}")
+        if self._missing_lidar == "mask" and not path.exists():
+            return None
+        return self._points(lidar, ego_from_global, sweeps)
+
     def _points(self, lidar: Record, ego_from_global: np.ndarray, sweeps: int) -> np.ndarray:
         """(N, 5) float32: x, y, z in the ego frame of the key frame, intensity in 0..1, age in seconds."""
         parts: list[np.ndarray] = []
@@ -255,9 +266,11 @@ def _only_version(dataroot: Path) -> str:
         found = sorted(path.parent.name for path in dataroot.glob("*/sample_data.json"))
     except OSError as error:
         raise DataError(f"{dataroot}: cannot be listed ({error.strerror or error})") from error
-    if len(found) != 1:
-        what = (
-            f"several folders of tables ({', '.join(found)}): pass version" if found else "no folder of nuScenes tables"
-        )
-        raise DataError(f"{dataroot}: {what}")
+    if len(found) > 1:
+        raise DataError(f"{dataroot}: several folders of tables ({', '.join(found)}): pass version")
+    if not found:
+        wanted = "it has no folder of nuScenes tables, such as v1.0-mini with sample_data.json"
+        if (dataroot / "sample_data.json").is_file():
+            wanted = f"it holds the tables themselves: pass {dataroot.absolute().parent}"
+        raise DataError(f"{dataroot}: not the root of a data set in the format of nuScenes: {wanted}")
     return found[0]

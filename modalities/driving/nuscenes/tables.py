@@ -6,6 +6,7 @@ Everything is checked as it is looked up, so that an error names the table and t
 
 from __future__ import annotations
 
+import itertools
 import json
 import stat
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ Record = Mapping[str, Any]
 
 _LEFT_OUT = object()
 _MAX_NAME = 1024  # longest name of a file
+_FEW = 3  # tokens that a message names
 
 
 class Tables:
@@ -128,14 +130,14 @@ class Tables:
         """The record of a key frame that a user asks for.
 
         Raises:
-            DataError: If there is none; names one that there is.
+            DataError: If there is none; names a few that there are.
         """
         samples = self._tables["sample"]
         record = samples.get(token) if isinstance(token, str) else None
         if record is None:
-            some = next(iter(samples), None)
-            hint = f"; one of its {len(samples)} is {some}" if some else ""
-            raise DataError(f"{self.folder}: no sample {token!r:.60}{hint}")
+            some = ", ".join(itertools.islice(samples, _FEW))
+            hint = f"; of its {len(samples)} some are {some}" if len(samples) > _FEW else f"; there are {some}"
+            raise DataError(f"{self.folder}: no sample {token!r:.60}{hint if samples else ''}")
         return record
 
     def channel(self, record: Record) -> tuple[str, str]:
