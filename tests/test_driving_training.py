@@ -20,13 +20,14 @@ from modalities.driving.look_ahead import LookAhead
 from modalities.driving.nuscenes.dataset import NuScenes
 from modalities.driving.nuscenes.truth import detection_truth
 from modalities.driving.options import DrivingOptions
-from tests.driving_tables import OBJECTS, write_drive
+from modalities.driving.task import DrivingDetection
+from tests.driving_tables import write_drive
 from tests.driving_toys import scenes, tiny_config
 from tests.training_toys import stop_after
 from zoo import registry
 from zoo.cli.main import main
 from zoo.errors import ConfigError, DataError
-from zoo.training.loop import Trainer, train
+from zoo.training.loop import train
 from zoo.training.recipe import Recipe, load_recipe
 
 CPU = torch.device("cpu")
@@ -65,6 +66,15 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_drive(tmp_path_factory.mktemp("drive"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def network(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The small network that recipes train unless they say otherwise."""
+    return _NETWORK.setdefault("name", write_model(tmp_path_factory.mktemp("network") / "model"))
+
+
+_NETWORK: dict[str, str] = {}
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
@@ -99,15 +109,14 @@ def recipe(data: Path, out: Path, name: str = "simdrive", **changes: Any) -> Rec
         "log_every": 1,
         "workers": 1,
     }
-    if "model" not in changes:
-        values["model"] = write_model(out.parent / "model")
-    return load_recipe(name, values | changes)
+    return load_recipe(name, {"model": _NETWORK["name"]} | values | changes)
 
 
-def task(data: Path, out: Path, **changes: Any) -> Any:
-    import accelerate
-
-    return Trainer(recipe(data, out, **changes), accelerate.Accelerator(cpu=True), out).task
+def task(data: Path, out: Path, rank: int = 0, world: int = 1, **changes: Any) -> Any:
+    made = recipe(data, out, **changes)
+    started = DrivingDetection(made)
+    started.start(zoo.load(made.model, **started.model_arguments()), CPU, rank, world)
+    return started
 
 
 def same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
@@ -156,8 +165,7 @@ def test_a_simulated_set_trains_and_is_scored_from_the_command_line(
 
 def test_two_frames_are_learnt_by_heart(tmp_path: Path) -> None:
     drive = write_drive(tmp_path / "drive", frames=2)
-    model = write_model(tmp_path / "model", query_window=5)
-    settings = {"model": model, "epochs": 25, "lr": 5e-3, "clip": 10.0, "dev_split": "mini_train"}
+    settings = {"epochs": 25, "lr": 5e-3, "clip": 10.0, "dev_split": "mini_train"}
     train(recipe(drive, tmp_path / "run", **PLAIN | settings))
     found = lines(tmp_path / "run")
     losses = [line["loss"] for line in found if "loss" in line]
@@ -193,14 +201,11 @@ def test_batches_depend_on_seed_epoch_and_index_alone(drive: Path, tmp_path: Pat
 
 
 def test_processes_share_a_batch(drive: Path, tmp_path: Path) -> None:
-    whole = task(drive, tmp_path / "run", **PLAIN, batch_size=4)
-    images = whole.batch(0, 0)[0].images
-    parts = []
-    for rank in range(2):
-        part = task(drive, tmp_path / "run", **PLAIN, batch_size=4)
-        part.start(zoo.load(part.recipe.model), CPU, rank, 2)
-        parts.append(part.batch(0, 0)[0].images)
-    assert torch.equal(torch.cat(parts), images)
+    whole, *parts = (
+        task(drive, tmp_path / "run", rank, world, **PLAIN, batch_size=4).batch(0, 0)[0].images
+        for rank, world in ((0, 1), (0, 2), (1, 2))
+    )
+    assert torch.equal(torch.cat(parts), whole)
 
 
 def test_pasting_stops_before_the_end_and_rare_classes_come_more_often(drive: Path, tmp_path: Path) -> None:
@@ -211,8 +216,8 @@ def test_pasting_stops_before_the_end_and_rare_classes_come_more_often(drive: Pa
     assert len(made.order.weights) == len(made.tokens)
 
 
-def test_frames_hold_what_a_model_looks_at(drive: Path, tmp_path: Path) -> None:
-    model = zoo.load(write_model(tmp_path / "model"))
+def test_frames_hold_what_a_model_looks_at(drive: Path, network: str, tmp_path: Path) -> None:
+    model = zoo.load(network)
     data = NuScenes(drive, classes=CLASSES)
     tokens = data.sample_tokens("mini_val")
     frames = FrameReader(data, tokens, model.data_config, model.sizes)
@@ -241,9 +246,9 @@ def test_frames_hold_what_a_model_looks_at(drive: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", range(11))
-def test_images_may_be_on_another_device_than_all_else(drive: Path, tmp_path: Path, step: int) -> None:
+def test_images_may_be_on_another_device_than_all_else(drive: Path, network: str, step: int) -> None:
     options = DrivingOptions(**{k: v for k, v in AUGMENTED.items() if k not in ("balance",) and "paste" not in k})
-    model = zoo.load(write_model(tmp_path / "model"))
+    model = zoo.load(network)
     data = NuScenes(drive, classes=CLASSES)
     frame = FrameReader(data, data.sample_tokens("mini_val"), model.data_config, model.sizes)[0]
     assert frame.images is not None
@@ -276,9 +281,8 @@ def test_the_truth_scores_best_and_a_shift_costs(drive: Path) -> None:
     assert 40 < shifted["map"] < 60 and shifted["mate"] == pytest.approx(1.5, abs=1e-2)
 
 
-def test_sensors_are_switched_off_by_name(drive: Path, tmp_path: Path) -> None:
-    name = write_model(tmp_path / "model")
-    model = zoo.load(name)
+def test_sensors_are_switched_off_by_name(drive: Path, network: str) -> None:
+    model = zoo.load(network)
     config = model.data_config
     off = Dropped.parse("CAM_BACK+lidar", config, "camera+lidar")
     assert off == Dropped(frozenset({"CAM_BACK"}), True)
@@ -331,7 +335,7 @@ def _without_lidar(tables: dict[str, Any]) -> None:
 def test_what_cannot_be_trained_is_said(
     drive: Path, tmp_path: Path, options: dict[str, Any], model: dict[str, Any], words: str
 ) -> None:
-    own = {} if "model" in options else {"model": write_model(tmp_path / "model", **model)}
+    own = {"model": write_model(tmp_path / "model", **model)} if model else {}
     with pytest.raises((ConfigError, DataError), match=words):
         train(recipe(drive, tmp_path / "run", **own | options))
 
@@ -418,4 +422,3 @@ def test_work_is_done_ahead_and_in_order() -> None:
     assert load(0) == [1]
     with pytest.raises(ZeroDivisionError):
         load(1)
-    assert len(OBJECTS) == 7
