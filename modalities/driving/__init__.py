@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from modalities.driving.batch import DrivingBatch, DrivingInput
     from modalities.driving.boxes import Boxes3D, pad_boxes
     from modalities.driving.data_config import DrivingDataConfig
+    from modalities.driving.evaluate import evaluate_driving
     from modalities.driving.losses import FusionLoss
     from modalities.driving.model import FusionDetector
 
@@ -28,6 +29,7 @@ _LAZY = {
     "DrivingInput": "modalities.driving.batch",
     "FusionDetector": "modalities.driving.model",
     "FusionLoss": "modalities.driving.losses",
+    "evaluate_driving": "modalities.driving.evaluate",
     "pad_boxes": "modalities.driving.boxes",
 }
 
@@ -38,6 +40,7 @@ __all__ = [
     "DrivingInput",
     "FusionDetector",
     "FusionLoss",
+    "evaluate_driving",
     "pad_boxes",
 ]
 
