@@ -12,6 +12,9 @@ import pytest
 import torch
 from torchvision.ops import box_iou
 
+from modalities.driving.augment import TrainingScene, run
+from modalities.driving.augment_paste import PasteObjects
+from modalities.driving.augment_scene import FlipScene, RotateScene, ScaleScene, TranslateScene
 from modalities.driving.boxes import Boxes3D
 from modalities.driving.geometry import image_boxes, points_in_boxes, project, wrap_angle
 from modalities.driving.nuscenes.classes import (
@@ -23,6 +26,7 @@ from modalities.driving.nuscenes.classes import (
 )
 from modalities.driving.nuscenes.dataset import NuScenes
 from modalities.driving.nuscenes.splits import SPLITS, official_scenes
+from modalities.driving.objects import collect_objects
 from tests.driving_tables import INTRINSICS, OBJECTS, SIZE, STEP_US, SWEEPS, pose_at, world_points, write_drive
 from zoo.errors import ConfigError, DataError
 
@@ -241,3 +245,36 @@ def test_the_real_key_frame(real):
         found.append(box_iou(expected, flat).nan_to_num(0).amax(1))
     overlaps = torch.cat(found)
     assert len(overlaps) == 84 and overlaps.min() > 0.8 and overlaps.median() > 0.94
+
+
+def test_the_real_key_frame_augmented(real):
+    data = NuScenes(real)
+    sample = data.sample(data.sample_tokens()[0])
+    scene = TrainingScene(
+        None,
+        torch.ones(6, dtype=torch.bool),
+        torch.stack([torch.from_numpy(camera.intrinsics) for camera in sample.cameras]),
+        torch.stack([torch.from_numpy(camera.camera_from_ego) for camera in sample.cameras]),
+        torch.from_numpy(sample.points).double(),
+        sample.annotations.boxes.to(dtype=torch.float64),
+    )
+    inside = points_in_boxes(scene.points, scene.boxes)
+    steps = [FlipScene(1.0, 1.0), RotateScene(45.0), ScaleScene(), TranslateScene()]
+    moved = run(steps, scene, torch.Generator().manual_seed(0))
+    assert torch.equal(points_in_boxes(moved.points, moved.boxes), inside)
+    before, after = (
+        project(place.boxes.centre, place.camera_from_ego, place.intrinsics, (900, 1600)) for place in (scene, moved)
+    )
+    front = before.depth > 2
+    torch.testing.assert_close(after.pixels[front], before.pixels[front])  # mirrored twice
+    # Its objects with five points or more, all found again where they were.
+    plain = scene.replaced(boxes=sample.annotations.boxes, points=torch.from_numpy(sample.points))
+    found = collect_objects([plain])
+    counts = inside.sum(1)[scene.boxes.label >= 0]
+    assert len(found) == int((counts >= 5).sum()) and abs(len(found.points) - int(counts[counts >= 5].sum())) <= 2
+    bare = plain.replaced(boxes=Boxes3D.empty(), points=plain.points[~inside.any(0)])
+    again = PasteObjects(found, (100,) * 10)(bare, torch.Generator().manual_seed(0))
+    assert 0 < len(again.boxes) <= len(found)
+    rows = torch.cdist(again.boxes.centre, found.boxes.centre).argmin(1)
+    expected = [len(found.points_of(row)) for row in rows.tolist()]
+    assert points_in_boxes(again.points, again.boxes).sum(1).tolist() == expected

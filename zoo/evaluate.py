@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from zoo.encodings.extension import DynamicNTK, Extension, parse_extension
 from zoo.errors import ConfigError, DataError
 from zoo.progress import progress_bar
 
-__all__ = ["EvalResult", "align_labels", "evaluate", "evaluate_data", "extension_at", "report"]
+__all__ = ["EvalResult", "align_labels", "evaluate", "evaluate_data", "evaluating", "extension_at", "report"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Pixels of one batch by default: 512 pictures of 112 px; larger pictures get smaller batches.
@@ -83,6 +84,28 @@ def align_labels(labels: np.ndarray, num_classes: int, names: Sequence[str] | No
     if names and known and set(names) == set(known) and len(set(names)) == expected:
         return np.array([known.index(name) for name in names], dtype=np.int64)[labels]
     return labels
+
+
+@contextmanager
+def evaluating(model: nn.Module, dtype: str) -> Iterator[None]:
+    """Eval mode, no gradients and autocast; the model is left in the mode it was in.
+
+    Args:
+        model: On the device to use.
+        dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
+
+    Raises:
+        ConfigError: For an unknown dtype.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r:.60}")
+    device, was_training = next(model.parameters()).device, model.training
+    model.eval()
+    try:
+        with torch.inference_mode(), torch.autocast(device.type, DTYPES[dtype], enabled=dtype != "float32"):
+            yield
+    finally:
+        model.train(was_training)
 
 
 def extension_at(model: nn.Module, size: int | tuple[int, int], method: str, factor: float | None = None) -> Extension:

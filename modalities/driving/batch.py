@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import GetAttrKey, KeyEntry, register_pytree_node
 
 from zoo.errors import DataError
 
@@ -158,3 +159,34 @@ class DrivingBatch:
             torch.tensor(lengths).cumsum(0),
             torch.stack(masks),
         )
+
+
+_FIELDS = ("images", "intrinsics", "camera_from_ego", "points", "offsets", "image_mask")
+
+
+def _flatten(batch: DrivingBatch) -> tuple[list[Tensor], tuple[str, ...]]:
+    there = tuple(name for name in _FIELDS if getattr(batch, name) is not None)
+    return [getattr(batch, name) for name in there], there
+
+
+def _unflatten(values: Iterable[Any], there: tuple[str, ...]) -> DrivingBatch:
+    """Without checks: what walks over trees puts other things than tensors in their place."""
+    batch = object.__new__(DrivingBatch)
+    for name, value in (dict.fromkeys(_FIELDS) | dict(zip(there, values, strict=True))).items():
+        object.__setattr__(batch, name, value)
+    return batch
+
+
+def _flatten_with_keys(batch: DrivingBatch) -> tuple[list[tuple[KeyEntry, Tensor]], tuple[str, ...]]:
+    values, there = _flatten(batch)
+    return [(GetAttrKey(name), value) for name, value in zip(there, values, strict=True)], there
+
+
+# Batches are handed between CUDA streams as trees of tensors.
+register_pytree_node(
+    DrivingBatch,
+    _flatten,
+    _unflatten,
+    serialized_type_name="modalities.driving.DrivingBatch",
+    flatten_with_keys_fn=_flatten_with_keys,
+)

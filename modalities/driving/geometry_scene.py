@@ -17,8 +17,8 @@ from torch import Tensor
 from modalities.driving.batch import DrivingInput
 from modalities.driving.boxes import Boxes3D
 from modalities.driving.geometry import wrap_angle
+from modalities.driving.rigid import invert_rigid
 from zoo.errors import ConfigError
-from zoo.poses import invert
 
 __all__ = ["LabelledInput", "flip_scene", "resize_intrinsics", "rotate_scene", "scale_scene", "translate_scene"]
 
@@ -119,7 +119,8 @@ def resize_intrinsics(
 def _move(labelled: LabelledInput, matrix: Tensor) -> LabelledInput:
     """Applies a rigid transform new_from_old (4, 4) float64 to all but the pixels."""
     scene, boxes = labelled
-    extrinsics = scene.camera_from_ego.double() @ invert(matrix).to(scene.camera_from_ego.device)
+    inverse = torch.from_numpy(invert_rigid(matrix.numpy()))
+    extrinsics = scene.camera_from_ego.double() @ inverse.to(scene.camera_from_ego.device)
     points = _with_xyz(scene.points, lambda xyz: xyz @ matrix[:3, :3].T.to(xyz) + matrix[:3, 3].to(xyz))
     moved = scene._replace(camera_from_ego=extrinsics.to(scene.camera_from_ego.dtype), points=points)
     return LabelledInput(moved, boxes.transform(matrix))

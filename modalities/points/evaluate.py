@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from modalities.points.datasets import open_dataset
 from modalities.points.metrics import ConfusionMatrix
 from modalities.points.store import PointStore
 from zoo.errors import ConfigError, DataError
-from zoo.evaluate import DTYPES, align_labels, report
+from zoo.evaluate import align_labels, evaluating, report
 from zoo.progress import Update, no_update, progress_bar
 from zoo.training.seeds import derive_seed
 
@@ -37,20 +36,6 @@ def turn_votes() -> Tensor:
     """Four quarter turns about z, each at the scales 0.95 and 1.05: (8, 3, 3)."""
     turns = axis_rotations(torch.arange(4) * torch.pi / 2, "z")
     return torch.cat([turns * 0.95, turns * 1.05])
-
-
-@contextmanager
-def _evaluating(model: nn.Module, dtype: str) -> Iterator[None]:
-    """Eval mode, no gradients and autocast; the model is left in the mode it was in."""
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    device, was_training = next(model.parameters()).device, model.training
-    model.eval()
-    try:
-        with torch.inference_mode(), torch.autocast(device.type, DTYPES[dtype], enabled=dtype != "float32"):
-            yield
-    finally:
-        model.train(was_training)
 
 
 def score_classes(
@@ -84,7 +69,7 @@ def score_classes(
         raise DataError(f"{len(store)} clouds and {len(labels)} labels for a model with {model.num_classes} classes")
     counts = ConfusionMatrix(int(model.num_classes))  # type: ignore[arg-type]
     matrices = torch.eye(3).unsqueeze(0) if votes is None else votes
-    with _evaluating(model, dtype):
+    with evaluating(model, dtype):
         for start in range(0, len(store), batch_size):
             rows = range(start, min(start + batch_size, len(store)))
             turns = torch.eye(3).expand(len(rows), 3, 3)
@@ -132,7 +117,7 @@ def score_points(
         raise DataError("there are no clouds with labels of their points to score")
     config = store.config
     counts = ConfusionMatrix(int(model.num_classes), config.ignore_label)  # type: ignore[arg-type]
-    with _evaluating(model, dtype):
+    with evaluating(model, dtype):
         for row in range(len(store)):
             first, last = store.offsets[row : row + 2].tolist()
             total = point_scores(model, store, row, points=points, votes=votes, batch_size=batch_size)

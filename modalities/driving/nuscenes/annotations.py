@@ -72,6 +72,16 @@ class AnnotationTables:
             np.array([self._visibility(record) for record in records], dtype=np.int64),
         )
 
+    def labels(self, token: str) -> np.ndarray:
+        """(M,) int64 labels of the boxes of a key frame, as `of` gives them, without reading anything else.
+
+        Raises:
+            DataError: If a record is broken.
+        """
+        self.tables.sample(token)
+        names = [detection_class(self._category(record)) for record in self._by_sample.get(token, [])]
+        return np.array([-1 if name is None else self._label.get(name, -1) for name in names], dtype=np.int64)
+
     def velocity(self, annotation_token: str) -> np.ndarray:
         """(2,) velocity in m/s in the global frame: the difference of the annotations before and after.
 

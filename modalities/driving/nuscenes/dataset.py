@@ -176,6 +176,10 @@ class NuScenes:
         """The labelled boxes of a key frame: see `AnnotationTables.of`."""
         return self._annotations.of(token, frame_from_global)
 
+    def labels(self, token: str) -> np.ndarray:
+        """(M,) int64 labels of the boxes of a key frame: see `AnnotationTables.labels`."""
+        return self._annotations.labels(token)
+
     def velocity(self, annotation_token: str) -> np.ndarray:
         """(2,) velocity of a box in m/s in the global frame: see `AnnotationTables.velocity`."""
         return self._annotations.velocity(annotation_token)
