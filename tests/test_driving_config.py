@@ -12,6 +12,7 @@ from modalities.driving import DrivingDataConfig
 from modalities.driving.config import FusionConfig
 from modalities.driving.presets import FUSION_ENCODINGS, GRIDS, SIMDRIVE_LABELS
 from zoo import ConfigError, registry
+from zoo.card_text import render_config
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,14 @@ def test_parameters_are_counted_without_building(encoding, sensors):
     assert built.count_parameters(config["model"]) == sum(one.numel() for one in network.parameters())
 
 
+def test_the_card_of_a_saved_model():
+    config = tiny_config()
+    config["data"] |= {"cameras": ["a|b"], "class_names": ["<b>", "pedestrian", "barrier"]}
+    card = render_config(config)
+    assert 'predict("DATAROOT", sample="TOKEN")' in card and "autonomous-driving" in card
+    assert "1 cameras" not in card and r"1 camera (a\|b" in card and r"class (\<b\>, pedestrian, barrier)" in card
+
+
 def test_registered_networks():
     names = zoo.list_models(modality="driving")
     expected = {f"{e}-fusion-{s}-nuscenes" for e in FUSION_ENCODINGS for s in "ntb"}
@@ -98,6 +107,9 @@ def test_registered_networks():
         card = str(zoo.card(name))
         assert ("is simulated" in card) == ("simdrive" in name)
         assert "UniTR-style" in card and ("pillars" in card) == (not name.endswith("-camera"))
+        assert ("CAM_BACK_LEFT" in card) == (not name.endswith("-lidar")) and "length, width, height) in m" in card
+        assert f"class ({', '.join(registry.entry(name).config['labels'])})" in card
+        assert f"zoo train {'simdrive' if 'simdrive' in name else 'nuscenes'} --model {name} --data DIR" in card
     for name in zoo.list_models("pape-fusion-*"):
         with torch.device("meta"):
             network = registry.architecture(registry.entry(name).config).build(registry.entry(name).new_config())

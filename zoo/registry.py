@@ -35,7 +35,7 @@ class Architecture:
         data: Class of `config["data"]`, with `from_dict`, `input_size`, `with_channels` and `with_size`.
         sizes: Keys of `config["model"]` that are whole numbers, without which it describes no model.
         words: `words(config) -> dict[str, str]` of what a card says otherwise than for pictures and events: `"summary"`
-            of the model and `"input"`; empty where there is nothing.
+            of the model, `"input"` and `"output"`; empty where there is nothing.
     """
 
     task: str

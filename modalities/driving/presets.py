@@ -103,7 +103,8 @@ def presets() -> Iterator[dict[str, Any]]:
                 for encoding in FUSION_ENCODINGS:
                     name = f"{encoding}-fusion-{size}-{where}" + ("" if "+" in sensors else f"-{sensors}")
                     made = config(name, encoding=encoding, size=size, labels=labels, sweeps=sweeps, sensors=sensors)
-                    yield {"name": name, "weights": "none", "config": made}
+                    command = f"zoo train {where} --model {name} --data DIR"
+                    yield {"name": name, "weights": "none", "command": command, "config": made}
 
 
 def count_parameters(model: Mapping[str, Any]) -> int:
@@ -117,23 +118,36 @@ def count_parameters(model: Mapping[str, Any]) -> int:
 
 def card_words(config: Mapping[str, Any]) -> dict[str, str]:
     """What a card says of a fusion network."""
+    from zoo.card_tables import literal
+
     model, data = FusionConfig.from_dict(config["model"]), DrivingDataConfig.from_dict(config["data"])
     takes = {"camera+lidar": "cameras and lidar", "camera": "cameras alone", "lidar": "lidar alone"}[model.sensors]
     planes = ", ".join(model.blocks)
     along_x, along_y = data.grid
     height, width = data.image_size
+    names = ", ".join(map(literal, data.class_names or ())) or "of no name"
+    cameras = ", ".join(map(literal, data.cameras))
     inputs = []
     if model.has_cameras:
-        inputs.append(f"{len(data.cameras)} cameras of {height} x {width} pixels (some may be absent)")
-    if model.has_lidar:
+        many = "s" if len(data.cameras) > 1 else ""
         inputs.append(
-            f"points of {data.sweeps} lidar sweep{'s' if data.sweeps > 1 else ''} with intensity and age, in "
-            f"{along_x} x {along_y} pillars of {data.pillar_size:g} m (a scene may have none)"
+            f"{len(data.cameras)} camera{many} ({cameras}; some may be absent), pictures of any size fitted to "
+            f"{height} x {width} pixels (height x width; the top is cut off), with intrinsics and poses"
+        )
+    if model.has_lidar:
+        low, high = data.point_range[:3], data.point_range[3:]
+        spans = ", ".join(f"{axis} {a:g} to {b:g} m" for axis, a, b in zip("xyz", low, high, strict=True))
+        absent = "; a key frame may have none" if model.has_cameras else ""
+        inputs.append(
+            f"points of {data.sweeps} lidar sweep{'s' if data.sweeps > 1 else ''} within {spans} of the car, with "
+            f"intensity in 0..1 and age in s, in {along_x} x {along_y} pillars of {data.pillar_size:g} m{absent}"
         )
     return {
         "summary": f"A UniTR-style detector of objects around a vehicle from {takes}, with {{encoding}} in its set "
         f"attention: width {model.dim}, {len(model.blocks)} blocks of two layers (planes: {planes}), sets of at most "
         f"{model.set_size} tokens, {model.num_queries} queries, {model.num_classes} classes."
-        + (" Its data set, simdrive, is simulated." if "-simdrive" in config["name"] else ""),
+        + (" Its data set, simdrive, is simulated (`zoo make-drive`)." if "-simdrive" in config["name"] else ""),
         "input": "; ".join(inputs),
+        "output": "boxes in the ego frame (x forward, y left, z up): centre and size (length, width, height) in m, yaw "
+        f"in radians counter-clockwise from x, velocity in m/s, score, and class ({names})",
     }
