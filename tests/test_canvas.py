@@ -157,6 +157,7 @@ def test_failures_leave_nothing_behind(tmp_path: Path) -> None:
         make_canvas(source, tmp_path / "out" / "a", SMALL)
     assert not list((tmp_path / "out").iterdir())
     (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine").write_text("")
     with pytest.raises(ConfigError, match="exists already"):
         make_canvas(source, tmp_path / "b", SMALL)
     (tmp_path / "file").write_text("")

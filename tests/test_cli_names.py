@@ -40,6 +40,8 @@ def test_list_filters_and_json(run):
     assert [row["name"] for row in json.loads(out)] == [
         "rope-event-det-t-gen1",
         "rope-event-vit-t-dvsgesture",
+        "rope-fusion-t-nuscenes",
+        "rope-fusion-t-simdrive",
         "rope-point-vit-t-modelnet10",
         "rope-ptv3-t-als3",
         "rope-ptv3-t-modelnet10",

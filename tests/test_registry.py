@@ -35,6 +35,10 @@ def test_registered_names():
     expected |= {f"pape-point-vit-{s}-modelnet10-invariant" for s in "nt"}
     expected |= {f"{e}-video-vit-{s}-ucf101" for e in ENCODINGS for s in "ntsb"}
     expected |= {f"{e}-video-vit-{s}-imagenette-motion" for e in ("pape", "rope", "none", "alibi") for s in "nt"}
+    for encoding in ("pape", "rope", "none"):
+        expected |= {f"{encoding}-fusion-{s}-nuscenes" for s in "ntb"}
+        expected |= {f"{encoding}-fusion-{s}-simdrive" for s in "nt"}
+        expected |= {f"{encoding}-fusion-n-simdrive-{sensor}" for sensor in ("camera", "lidar")}
     assert set(NAMES) == expected
     assert sorted(NAMES) == NAMES
 
@@ -59,9 +63,11 @@ def test_filters():
     assert zoo.list_models(weights="any") == sorted([*released, *embedded])
     assert zoo.list_models(weights="hub") == zoo.list_models("nothing*") == zoo.list_models(modality="sound") == []
     events, points = zoo.list_models(modality="events"), zoo.list_models(modality="points")
-    videos = zoo.list_models(modality="video")
+    videos, driving = zoo.list_models(modality="video"), zoo.list_models(modality="driving")
+    assert driving == zoo.list_models("*-fusion-*") == zoo.list_models(task="detection", modality="driving")
     assert events == zoo.list_models("*-event-*") and videos == zoo.list_models("*-video-vit-*")
-    assert zoo.list_models(modality="image") == sorted({*NAMES} - {*events, *points, *videos})
+    images = {*NAMES} - {*events, *points, *videos, *driving}
+    assert zoo.list_models(modality="image") == sorted(images)
     assert zoo.list_models(task="segmentation") == sorted([*zoo.list_models("*-als3"), *zoo.list_models("*-scannet")])
     assert len(zoo.list_models(encoding="sincos+pape")) == 6
     assert zoo.list_models(task="detection", modality="image") == zoo.list_models("*-vit-det-*")

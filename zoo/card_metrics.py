@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["CLASS_PREFIX", "MAIN_METRICS", "NOTES", "heading", "hub_type", "item_key", "measured_metrics", "size_text"]
+__all__ = ["CLASS_PREFIX", "MAIN_METRICS", "heading", "hub_type", "item_key", "measured_metrics", "note", "size_text"]
 
 # Task -> metric of a results file -> heading. All are in percent.
 MAIN_METRICS: dict[str, dict[str, str]] = {
@@ -23,6 +23,7 @@ MAIN_METRICS: dict[str, dict[str, str]] = {
     },
     "detection": {
         "map": "mAP",
+        "nds": "NDS",
         "ap50": "AP50",
         "ap75": "AP75",
         "ap_small": "AP small",
@@ -37,7 +38,7 @@ IOU_PREFIX = "iou/"
 """The same for its intersection over union."""
 _PREFIXES = {CLASS_PREFIX: "mAP", IOU_PREFIX: "IoU"}
 
-NOTES = {
+_NOTES = {
     "classification": "Top-1: the share of samples whose best class is right, in percent.",
     "segmentation": (
         "mIoU: intersection over union, mean over the classes that are true or predicted, in percent of all points of "
@@ -49,7 +50,18 @@ NOTES = {
         "classes; AP50 and AP75 at one threshold; small, medium and large objects are below 32 x 32 px, below 96 x 96 "
         "px, and above. AR: recall of the best 100 detections, mean over the same thresholds and classes."
     ),
+    "driving detection": (
+        "The metrics of nuScenes, in percent, over the classes of the model. mAP: average precision, mean over the "
+        "classes and over the distances of 0.5, 1, 2 and 4 m, seen from above, within which the centre of a box is "
+        "right. NDS: mean of mAP (weight 5) and of one score each for place, size, heading, velocity and attribute of "
+        "the boxes found."
+    ),
 }
+
+
+def note(modality: str, task: str) -> str:
+    """What the metrics of a table are, in words."""
+    return _NOTES.get(f"{modality} {task}") or _NOTES[task]
 
 
 def heading(metric: str) -> str:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from zoo.card_metrics import NOTES, heading, hub_type, size_text
+from zoo.card_metrics import heading, hub_type, note, size_text
 from zoo.registry import Entry
 
 __all__ = ["code", "literal", "metric_comparison", "metric_results", "model_index", "noun", "table"]
 
-# Modality and task -> task of the Hub, and its name. The Hub has no task with event cameras
-# or point clouds.
+# Modality and task -> task of the Hub, and its name. The Hub has no task with event cameras, point clouds or boxes in
+# three dimensions.
 _TASKS = {
     ("image", "classification"): ("image-classification", "Image Classification"),
     ("image", "detection"): ("object-detection", "Object Detection"),
@@ -21,6 +21,7 @@ _TASKS = {
     ("video", "classification"): ("video-classification", "Video Classification"),
     ("points", "classification"): ("other", "Point Cloud Classification"),
     ("points", "segmentation"): ("other", "Point Cloud Semantic Segmentation"),
+    ("driving", "detection"): ("other", "3D Object Detection"),
 }
 
 
@@ -51,7 +52,8 @@ def code(text: str) -> str:
 
 def noun(modality: str) -> str:
     """What the samples of a data set are called."""
-    return {"image": "pictures", "video": "clips", "points": "clouds"}.get(modality, "samples")
+    names = {"image": "pictures", "video": "clips", "points": "clouds", "driving": "key frames"}
+    return names.get(modality, "samples")
 
 
 def _conditions(item: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -116,7 +118,7 @@ def metric_results(record: Mapping[str, Any], entry: Entry, published: bool) -> 
             cells = [_number(runs[seed]) if seed in runs else "" for seed in seeds]
             rows.append([literal(heading(item["metric"])), *cells, *([_spread(item)] if several else [])])
         parts += [f"{_described(items[0], record, entry)}, measured by us:", table(("Metric (%)", *head), rows)]
-    parts += [NOTES[entry.task], record["data"].get("eval_note", ""), _commands(record["evaluation"])]
+    parts += [note(entry.modality, entry.task), record["data"].get("eval_note", ""), _commands(record["evaluation"])]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -18,7 +18,7 @@ PIPELINES = {
     ("video", "classification"): "video-classification",
 }
 # Modality -> tag, where the Hub has no pipeline.
-TAGS = {"events": "event-camera", "points": "point-cloud"}
+TAGS = {"events": "event-camera", "points": "point-cloud", "driving": "autonomous-driving"}
 # Licences with a page on the Hub; others go there by name and link.
 HUB_LICENSES = ("apache-2.0", "cc-by-4.0", "cc-by-sa-4.0", "mit")
 NAMES = {
@@ -118,7 +118,7 @@ def render_config(config: Mapping[str, Any]) -> str:
         "",
         'model = zoo.load("local-dir:FOLDER")          # this folder',
         'predict = zoo.predictor("local-dir:FOLDER")',
-        f'print(predict("{_source(config)}"))',
+        f"print(predict({_source(config)}))",
         "```",
     ]
     labels = config.get("labels")
@@ -172,9 +172,11 @@ def _summary(config: Mapping[str, Any]) -> str:
 
 
 def _source(config: Mapping[str, Any]) -> str:
-    """Name of a file for examples."""
+    """What a predictor is called with in examples."""
+    if config["modality"] == "driving":
+        return '"DATAROOT", sample="TOKEN"'
     files = {"events": "recording.raw", "video": "clip.mp4", "points": "cloud.ply"}
-    return files.get(config["modality"], "picture.jpg")
+    return f'"{files.get(config["modality"], "picture.jpg")}"'
 
 
 def _facts(config: Mapping[str, Any], weights: str) -> str:
@@ -184,13 +186,16 @@ def _facts(config: Mapping[str, Any], weights: str) -> str:
         ("Position encoding", NAMES.get(model["encoding"], model["encoding"])),
         ("Parameters", f"{count:,}"),
     ]
-    if stated := architecture(config).card_words(config).get("input"):
+    words = architecture(config).card_words(config)
+    if stated := words.get("input"):
         rows.append(("Input", stated))
     elif data:
         size = " x ".join(map(str, architecture(config).data_config(data).input_size[1:]))
         sized = f"{size} px, patch {model['patch_size']}"
         events = config["modality"] == "events"
         rows.append(("Input", f"events of a sensor of {sized}" if events else f"{sized}; other sizes work"))
+    if stated := words.get("output"):
+        rows.append(("Output", stated))
     return table(("", ""), [*rows, ("Weights", weights)])
 
 

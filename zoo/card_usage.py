@@ -37,6 +37,7 @@ _FILES = {
     ("video", "classification"): "clip.mp4",
     ("points", "classification"): "cloud.ply",
     ("points", "segmentation"): "tile.laz",
+    ("driving", "detection"): "DATAROOT",
 }
 # Modality and task -> commands, and Python after `import zoo`.
 _EXAMPLES = {
@@ -72,5 +73,11 @@ _EXAMPLES = {
     ("points", "segmentation"): (
         "zoo predict {name} {file} --save out/   # how many points of each class; out/ gets the cloud with labels",
         'predict = zoo.predictor("{name}")\nprint(predict("{file}"))',
+    ),
+    ("driving", "detection"): (
+        "zoo predict {name} --dataroot {file} --sample TOKEN --save out/   # boxes in the cameras and from above",
+        'predict = zoo.predictor("{name}")\n'
+        'found = predict("{file}", sample="TOKEN")   # a key frame of a data set in the format of nuScenes\n'
+        "print(found.boxes)   # x forward, y left, z up, in metres from the car",
     ),
 }

@@ -1,16 +1,18 @@
-"""Writing a file all or nothing, where files of our own are kept, and what identifies the files of a data set."""
+"""Writing files and folders all or nothing, where files of our own are kept, and what identifies a data set's."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from zoo.errors import DataError
+from zoo.errors import ConfigError, DataError
 
-__all__ = ["cache_folder", "files_sha256", "partial_of", "write_whole"]
+__all__ = ["cache_folder", "files_sha256", "new_folder", "partial_of", "write_whole"]
 
 _END = 1 << 16  # Bytes at either end of a file that identify it.
 
@@ -28,6 +30,34 @@ def partial_of(path: Path) -> Path:
     """Returns a name for what will become the file, to be renamed once it is complete."""
     # Beside the file, since a rename must not cross file systems; a short name, since that of the file may be longest.
     return path.with_name(f".{uuid.uuid4().hex[:12]}.tmp")
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Gives a folder to write into; it gets its name once the body has run, and is deleted if that fails.
+
+    Args:
+        path: Its name; must not exist, or be an empty folder.
+
+    Raises:
+        ConfigError: If there is something.
+        DataError: If it cannot be made, or the body raises `OSError`.
+    """
+    try:
+        if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
+            raise ConfigError(f"{path} exists already: choose another folder or delete it")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = partial_of(path)
+        partial.mkdir()
+    except OSError as error:
+        raise DataError(f"cannot write to {path.parent} ({error})") from error
+    try:
+        yield partial
+        os.replace(partial, path)
+    except OSError as error:
+        raise DataError(f"cannot write {path} ({error})") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_whole(path: Path, data: bytes | str) -> None:

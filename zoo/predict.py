@@ -6,61 +6,29 @@ import dataclasses
 import importlib
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from zoo.detection.detections import Detections
 from zoo.detection.results import DetectionResults
-from zoo.errors import ConfigError, DataError, WeightsError
+from zoo.errors import ConfigError, DataError
 from zoo.model_inputs import call_model
-from zoo.reading import Source, expand, fetch, holds_many, is_url, policy
+from zoo.predict_inputs import INPUTS, Inputs, Sources, choose, each, require_finite
+from zoo.reading import Source, expand, fetch, is_url, policy
 from zoo.results import TIME_COLUMNS, ClassificationResults, Failure, PictureResults
 
 __all__ = ["Predictor", "predictor"]
 
-# Modality -> "module:class" of its `Inputs`.
-_INPUTS = {
-    "image": "modalities.image.predict:Pictures",
-    "video": "modalities.video.predict:Videos",
-    "events": "modalities.events.predict:Recordings",
-    "points": "modalities.points.predict:PointFiles",
-}
 RESULTS: dict[str, type[PictureResults]] = {"classification": ClassificationResults, "detection": DetectionResults}
 _TASKS = (*RESULTS, "segmentation")
 _TOP_K = {"classification": 5, "detection": 1_000_000}
 _MIN_SCORE = 0.25
 
 
-class Inputs(Protocol):
-    """How a modality turns sources into inputs of its models; made from a model and its preprocessing.
-
-    Attributes:
-        kind: What `zoo.reading.expand` looks for in folders.
-        timed: Results are of spans of time, and a source may have several.
-
-    One may also have `merge(results, top_k)`, which gives one result for each source: it takes an iterator over the
-    results of windows, with the scores of all classes, and yields those of the sources; `result_types`, task -> class
-    of its results, where those of `RESULTS` do not fit; `most`, the most inputs of a batch; and, of models that give
-    every point a class, `scores(model, input)`, the probabilities (N, classes).
-    """
-
-    kind: str
-    timed: bool
-
-    def samples(self, source: Source, options: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Each input that a source gives, with the fields of its results."""
-
-    def collate(self, inputs: list[Any], device: torch.device, dtype: torch.dtype) -> Any:
-        """A batch for the model."""
-
-    def video(self, path: str | os.PathLike[str], *, fps: float | None, window_us: int | None) -> Any:
-        """A context manager that makes a video of the results it is given, or `ConfigError`."""
-
-
 class Predictor:
-    """A model that takes pictures, videos, recordings or point clouds as people have them; made by `predictor`.
+    """A model that takes pictures, videos, recordings, clouds or key frames as people have them; see `predictor`.
 
     Attributes:
         model: The model, in eval mode.
@@ -83,7 +51,7 @@ class Predictor:
         config, data_config = getattr(model, "config", None), getattr(model, "data_config", None)
         if not isinstance(config, dict) or not hasattr(data_config, "with_size"):
             raise ConfigError(f"{type(model).__name__} is not a model of pape-zoo: it has no config and data_config")
-        if config.get("modality") not in _INPUTS or config.get("task") not in _TASKS:
+        if config.get("modality") not in INPUTS or config.get("task") not in _TASKS:
             raise _unsupported(config)
         self.task = str(config["task"])
         if top_k is not None and not _is_positive(top_k):
@@ -101,13 +69,14 @@ class Predictor:
         if self.classes < 1:
             raise ConfigError(f"{config.get('name')}: the model has no classes; call reset_classifier(n) and train it")
         self.data_config = data_config if size is None else data_config.with_size(size)
-        module, name = _INPUTS[config["modality"]].split(":")
+        module, name = INPUTS[config["modality"]].split(":")
         self._inputs: Inputs = getattr(importlib.import_module(module), name)(model, self.data_config)
         types: dict[str, Any] = {**RESULTS, **getattr(self._inputs, "result_types", {})}
         if self.task not in types:
             raise _unsupported(config)
         self._results: Any = types[self.task]
         self._merge: Callable[..., Iterator[PictureResults]] | None = getattr(self._inputs, "merge", None)
+        self._chosen: Sources | None = getattr(self._inputs, "sources", None)
         self.model = _place(model, device, dtype).eval()
         wanted = _TOP_K.get(self.task, 1) if top_k is None else top_k
         self.top_k = min(wanted, self.classes) if self.task == "classification" else wanted
@@ -122,8 +91,25 @@ class Predictor:
 
     @property
     def kind(self) -> str:
-        """What its sources are: `"image"`, `"clip"`, `"events"` or `"points"`, as for `zoo.read`."""
+        """What its sources are: `"image"`, `"clip"`, `"events"` or `"points"`, as for `zoo.read`, or `"driving"`."""
         return self._inputs.kind
+
+    def sources(self, source: Any, **options: Any) -> list[Source]:
+        """The single sources that one stands for: files of a folder or pattern, key frames of a data set.
+
+        Args:
+            source: Anything the predictor takes but a list.
+            **options: Of data sets: those that choose, see `modalities.driving.predict.KeyFrames.sources`.
+
+        Raises:
+            DataError: If there are none.
+            ConfigError: If an option cannot be used.
+        """
+        if self._chosen is None and options:
+            raise ConfigError(
+                f"{', '.join(sorted(options))}: for models of driving scenes, which choose from a data set"
+            )
+        return expand(source, kind=self.kind) if self._chosen is None else self._chosen(source, options)[0]
 
     def __call__(
         self,
@@ -135,7 +121,7 @@ class Predictor:
         on_error: str = "raise",
         **options: Any,
     ) -> Any:
-        """Predicts one picture, video, recording or cloud, or many.
+        """Predicts one picture, video, recording, cloud or key frame, or many.
 
         Args:
             source: Anything `zoo.read` takes; or many: a folder, a pattern, or a list or iterator of sources (which may
@@ -149,14 +135,18 @@ class Predictor:
             **options: For the reader: of pictures `frame`, `max_pixels`; of videos `stride_s`, the seconds between
                 windows, and `progress`, see `modalities.video.predict.Videos`; of recordings those of
                 `modalities.events.open_events`, and `stride_us`, the microseconds between windows; of clouds
-                `max_points`, `columns`, `format`, `fill` and `unit`, see `modalities.points.predict.PointFiles`.
+                `max_points`, `columns`, `format`, `fill` and `unit`, see `modalities.points.predict.PointFiles`; of
+                driving scenes `sample`, `split`, `version`, `limit` and `truth`, see
+                `modalities.driving.predict.KeyFrames`.
 
         Returns:
             A `ClassificationResults` (of detectors a `DetectionResults`, of videos a
             `modalities.video.results.ClipResults`, of models that give every point a class a
-            `modalities.points.results.CloudSegments`) for one source, a list of them for many (in
+            `modalities.points.results.CloudSegments`, of driving scenes a
+            `modalities.driving.results.SceneDetections`) for one source, a list of them for many (in
             the order of the sources), or a generator of them with `stream=True`. Event detectors, and event
-            classifiers with `stride_us`, give one for each window of a recording, so always a list or generator.
+            classifiers with `stride_us`, give one for each window of a recording, so always a list or generator; so do
+            data sets of driving scenes without a `sample`.
 
         Raises:
             DataError: If a source cannot be read; the message names it.
@@ -168,11 +158,13 @@ class Predictor:
             raise ConfigError(f'errors must be "raise" or "keep", not {errors!r}')
         if on_error not in ("raise", "skip"):
             raise ConfigError(f'on_error must be "raise" or "skip", not {on_error!r}')
-        many = holds_many(source)
         failures: list[Failure] = []
         self.failures = failures
-        skipped = failures if on_error == "skip" and (many or stream) else None
-        results = self._stream(source, batch_size, skipped, {"errors": policy(errors, self.kind), **options})
+        options = {"errors": policy(errors, self.kind), **options}
+        skip = failures if on_error == "skip" else None
+        source, many = choose(self._chosen, source, options, skip)
+        skipped = skip if many or stream else None
+        results = self._stream(source, batch_size, skipped, options)
         if self._merge is not None:
             results = self._merge(results, self.top_k)
         if stream:
@@ -212,7 +204,7 @@ class Predictor:
         batch_size = min(batch_size, getattr(self._inputs, "most", None) or batch_size)
         inputs: list[Any] = []
         drafts: list[dict[str, Any]] = []
-        for item in _each(source, self._inputs.kind, skipped):
+        for item in each(source, self._inputs.kind, skipped):
             for sample, draft in self._samples(item, skipped, options):
                 inputs.append(sample)
                 drafts.append(draft)
@@ -242,6 +234,10 @@ class Predictor:
         self.model.eval()  # A training loop around us may have switched it.
         if self.task == "segmentation":
             return [self._segmented(one, draft) for one, draft in zip(inputs, drafts, strict=True)]
+        if (results := getattr(self._inputs, "results", None)) is not None:
+            names = self._names(tuple(range(self.classes)))
+            made = results(self.model, inputs, drafts, class_names=names, min_score=self.min_score, top_k=self.top_k)
+            return list(made)
         output = call_model(self.model, self._inputs.collate(inputs, parameter.device, parameter.dtype))
         return self._detected(output, drafts) if self.task == "detection" else self._classified(output, drafts)
 
@@ -295,12 +291,7 @@ class Predictor:
         return tuple(self.labels[index] if self.labels else str(index) for index in indices)
 
     def _require_finite(self, output: torch.Tensor, draft: dict[str, Any]) -> None:
-        if not torch.isfinite(output).all():
-            dtype = next(self.model.parameters()).dtype
-            raise WeightsError(
-                f"{draft['name']}: the model's scores are not finite: its weights are damaged, or {dtype} is too "
-                "narrow for it"
-            )
+        require_finite(output, draft["name"], next(self.model.parameters()).dtype)
 
 
 def predictor(
@@ -343,22 +334,8 @@ def predictor(
 def _unsupported(config: dict[str, Any]) -> ConfigError:
     return ConfigError(
         f"{config.get('name')}: no predictor for {config.get('modality')} {config.get('task')};"
-        f" this version does {' and '.join(RESULTS)} of {' and '.join(_INPUTS)}, and segmentation of points"
+        f" this version does {' and '.join(RESULTS)} of {' and '.join(INPUTS)}, and segmentation of points"
     )
-
-
-def _each(source: Any, kind: str, skipped: list[Failure] | None) -> Iterator[Source]:
-    """Yields single sources; folders and patterns are expanded where they stand in the list."""
-    items = enumerate(source) if isinstance(source, (list, tuple, Iterator)) else [(None, source)]
-    for index, item in items:
-        try:
-            found = expand(item, index, kind=kind)
-        except DataError as error:
-            if skipped is None:
-                raise
-            skipped.append(Failure(str(item), error))
-            continue
-        yield from found
 
 
 def _place(model: nn.Module, device: str | torch.device | None, dtype: str | torch.dtype | None) -> nn.Module:

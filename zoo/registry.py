@@ -35,7 +35,7 @@ class Architecture:
         data: Class of `config["data"]`, with `from_dict`, `input_size`, `with_channels` and `with_size`.
         sizes: Keys of `config["model"]` that are whole numbers, without which it describes no model.
         words: `words(config) -> dict[str, str]` of what a card says otherwise than for pictures and events: `"summary"`
-            of the model and `"input"`; empty where there is nothing.
+            of the model, `"input"` and `"output"`; empty where there is nothing.
     """
 
     task: str
@@ -127,6 +127,15 @@ ARCHITECTURES = {
         "modalities.video.data_config:VideoDataConfig",
         words="modalities.video.presets:card_words",
     ),
+    ("driving", "fusion"): Architecture(
+        "detection",
+        "modalities.driving.model:build",
+        "modalities.driving.presets:count_parameters",
+        "modalities.driving.model:trained_extent",
+        "modalities.driving.data_config:DrivingDataConfig",
+        ("dim", "num_heads", "head_dim", "mlp_dim", "patch_size", "in_chans", "num_classes"),
+        "modalities.driving.presets:card_words",
+    ),
 }
 PRESETS = (
     "modalities.image.presets",
@@ -135,6 +144,7 @@ PRESETS = (
     "modalities.points.vit_presets",
     "modalities.points.presets",
     "modalities.video.presets",
+    "modalities.driving.presets",
 )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import PIL.Image
 
 __all__ = ["TIME_COLUMNS", "ClassificationResults", "Failure", "Picture", "PictureResults", "fit", "free_path"]
-__all__ += ["one_line"]
+__all__ += ["one_line", "save_picture"]
 
 TIME_COLUMNS = ("start_us", "end_us")
 _LONGEST = 1024  # of an annotated picture, in pixels
@@ -113,26 +113,13 @@ class PictureResults(ABC):
             DataError: If it cannot be written.
             MissingDependencyError: If a video is wanted and PyAV is not installed.
         """
-        import PIL.Image
-
         path = Path(path).expanduser()
         if path.suffix.lower() == ".mp4":
             if (save_video := getattr(self._picture, "save_video", None)) is None:
                 raise DataError(f"{path}: a video is made of an event recording; use .png, .jpg or .webp for a picture")
             save_video(self, path)
             return path
-        form = PIL.Image.registered_extensions().get(path.suffix.lower())
-        if form not in PIL.Image.SAVE:
-            raise DataError(f"{path}: no picture format for the suffix {path.suffix!r}; use .png, .jpg or .webp")
-        picture, buffer = self.plot(), io.BytesIO()
-        try:
-            picture.save(buffer, form)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, buffer.getvalue())
-        except (OSError, ValueError) as error:  # ValueError: a null byte in the name.
-            reason = getattr(error, "strerror", None) or error
-            raise DataError(f"{path}: cannot be written ({reason})") from error
-        return path
+        return save_picture(self.plot, path)
 
     def _heading(self) -> str:
         height, width = self.size
@@ -217,6 +204,36 @@ class ClassificationResults(PictureResults):
     def draw_on(self, picture: PIL.Image.Image) -> PIL.Image.Image:
         """Returns the picture with labels and scores below it."""
         return _annotate(picture, self.labels, self.scores)
+
+
+def save_picture(picture: Callable[[], PIL.Image.Image] | PIL.Image.Image, path: str | Path) -> Path:
+    """Writes a picture by the suffix of the file (.png, .jpg, .webp), whole or not at all; folders are made.
+
+    Args:
+        picture: The picture, or what makes it once the suffix is known to be usable.
+        path: Where to.
+
+    Returns:
+        The path.
+
+    Raises:
+        DataError: If it cannot be written.
+    """
+    import PIL.Image
+
+    path = Path(path).expanduser()
+    form = PIL.Image.registered_extensions().get(path.suffix.lower())
+    if form not in PIL.Image.SAVE:
+        raise DataError(f"{path}: no picture format for the suffix {path.suffix!r}; use .png, .jpg or .webp")
+    made, buffer = picture if isinstance(picture, PIL.Image.Image) else picture(), io.BytesIO()
+    try:
+        made.save(buffer, form)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, buffer.getvalue())
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name.
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be written ({reason})") from error
+    return path
 
 
 def one_line(text: str) -> str:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from modalities.events.datasets.prophesee import CANVAS_FILE, KINDS
 from modalities.events.events import Events
 from modalities.events.formats.prophesee import DAT_RECORD
 from zoo.errors import ConfigError, DataError
-from zoo.files import partial_of
+from zoo.files import new_folder
 from zoo.progress import progress_bar
 
 __all__ = ["BOX_DTYPE", "CanvasOptions", "compose", "extent", "make_canvas", "write_dat"]
@@ -117,7 +115,7 @@ def make_canvas(source: Path, out: Path, options: CanvasOptions | None = None, *
 
     Args:
         source: N-MNIST's folder or archive.
-        out: Where to; must not exist.
+        out: Where to; must not exist, or be an empty folder.
         options: What is drawn.
         quiet: Show no progress bar.
 
@@ -125,12 +123,10 @@ def make_canvas(source: Path, out: Path, options: CanvasOptions | None = None, *
         SHA-256 of the contents of each split, equal for equal recordings, options and versions of NumPy's generator.
 
     Raises:
-        ConfigError: If the folder exists.
+        ConfigError: If the folder holds something.
         DataError: If the recordings cannot be used, or the folder cannot be written.
     """
     options = options or CanvasOptions()
-    if out.exists():
-        raise ConfigError(f"{out} exists already: choose another folder or delete it")
     sides = {side: NMNIST(source, side) for side in ("train", "test")}
     order = np.random.default_rng([options.seed, 0]).permutation(len(sides["train"]))
     held = max(1, round(options.val_share * len(order)))
@@ -138,13 +134,7 @@ def make_canvas(source: Path, out: Path, options: CanvasOptions | None = None, *
         raise DataError(f"{source}: {len(order)} training recordings cannot be divided into train and val")
     pools = {"train": order[held:], "val": order[:held], "test": np.arange(len(sides["test"]))}
     digests = {}
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        temporary = partial_of(out)
-        temporary.mkdir()
-    except OSError as error:
-        raise DataError(f"cannot write to {out.parent} ({error})") from error
-    try:
+    with new_folder(out) as temporary:
         with progress_bar("making recordings", options.train + options.val + options.test, quiet) as update:
             done = 0
             for number, (split, pool) in enumerate(pools.items(), 1):
@@ -166,11 +156,6 @@ def make_canvas(source: Path, out: Path, options: CanvasOptions | None = None, *
         facts = {"dataset": KIND, "semi_synthetic": True, "source": sides["train"].name, "options": asdict(options)}
         text = json.dumps({**facts, "sha256": digests}, indent=2) + "\n"
         (temporary / CANVAS_FILE).write_text(text, encoding="utf-8")
-        os.replace(temporary, out)
-    except OSError as error:
-        raise DataError(f"cannot write {out} ({error})") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return digests
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from zoo.cli.bench_driving import driving
 from zoo.cli.bench_events import events
 from zoo.cli.bench_points import points
 from zoo.cli.bench_tables import how, known, number, print_attention, print_goals, print_table, step_name
@@ -15,13 +16,15 @@ from zoo.cli.bench_tables import how, known, number, print_attention, print_goal
 __all__ = ["bench"]
 
 bench = typer.Typer(
-    help="Measure speed: single-picture latency, whole models, the cost of position encodings, event tokens, clouds.",
+    help="Measure speed: single-picture latency, whole models, the cost of position encodings, event tokens, clouds, "
+    "key frames.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 bench.command("events")(events)
 bench.command("points")(points)
+bench.command("driving")(driving)
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; by default CUDA where there is one.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]

@@ -1,4 +1,4 @@
-"""`zoo eval`: accuracy of a classifier, COCO metrics of a detector, mean IoU of a segmenter."""
+"""`zoo eval`: accuracy of a classifier, COCO or nuScenes metrics of a detector, mean IoU of a segmenter."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _EVALUATIONS = {
     ("events", "detection"): "modalities.events.evaluate:evaluate_events",
     ("points", "classification"): "modalities.points.evaluate:evaluate_points",
     ("points", "segmentation"): "modalities.points.evaluate:evaluate_points",
+    ("driving", "detection"): "modalities.driving.evaluate:evaluate_driving",
 }
 _MOST_CLASSES = 10  # That a table shows.
 # Before the name of a class, the metric that is its own, and what that is called.
 _BY_CLASS = {"map/": "mAP", "iou/": "IoU"}
-_OPTIONAL = {"top5", "macc", "top1_voted", "top1_so3"}  # Left out where no row has them.
-# Columns of the table: key of a result and heading.
+# Columns of the table: key of a result and heading; those that no row has are left out.
 _COLUMNS = {
     "classification": (
         ("top1", "top-1 (%)"),
@@ -45,6 +45,12 @@ _COLUMNS = {
     ),
     "detection": (
         ("map", "mAP (%)"),
+        ("nds", "NDS (%)"),
+        ("mate", "mATE (m)"),
+        ("mase", "mASE (1 - IoU)"),
+        ("maoe", "mAOE (rad)"),
+        ("mave", "mAVE (m/s)"),
+        ("maae", "mAAE (1 - acc)"),
         ("ap50", "AP50"),
         ("ap75", "AP75"),
         ("ap_small", "small"),
@@ -59,7 +65,9 @@ def eval_(
     name: Annotated[str, typer.Argument(help="Model name, as for `zoo predict`.")],
     data: Annotated[
         str,
-        typer.Option(help="Folder with the split: Parquet, class folders, COCO files, videos, events or clouds."),
+        typer.Option(
+            help="Folder with the split: Parquet, class folders, COCO files, videos, events, clouds or nuScenes."
+        ),
     ],
     split: Annotated[
         str,
@@ -80,6 +88,13 @@ def eval_(
     ] = None,
     fold: Annotated[
         int | None, typer.Option(help="Of UCF101 and HMDB51: the official split, 1 to 3; by default 1.")
+    ] = None,
+    drop: Annotated[
+        str | None,
+        typer.Option(
+            help="Of driving models: also measure without sensors, as CAM_FRONT,cameras,lidar; names joined by + are "
+            "switched off at once; each: every sensor in turn."
+        ),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples at a time; by default by size.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first samples.")] = None,
@@ -103,7 +118,7 @@ def eval_(
     """Measure a model: accuracy of classifiers, COCO metrics of detectors, mean IoU of segmenters of point clouds.
 
     Image models are measured at several sizes; models of camera motions as trained, and on clips that are longer,
-    larger, or at other frame rates.
+    larger, or at other frame rates; detectors of driving scenes by the metrics of nuScenes.
     """
     sides, number = _parse_sizes(sizes), _parse_factor(factor, extend)
 
@@ -136,7 +151,8 @@ def eval_(
         skip_bad=skip_bad,
         quiet=quiet,
         command=command,
-        **_video_settings(kind[0], clips=clips, crops=crops, fold=fold),
+        **_own_settings("video", kind[0], clips=clips, crops=crops, fold=fold),
+        **_own_settings("driving", kind[0], drop=None if drop is None else list(filter(None, drop.split(",")))),
     )
     # What a card needs to know of weights in a folder, which may be gone by then.
     report |= {"model": model.config["name"], **({} if seed is None else {"seed": seed})}
@@ -148,12 +164,13 @@ def eval_(
         _write(out, report)
 
 
-def _video_settings(modality: str, **settings: int | None) -> dict[str, int]:
+def _own_settings(owner: str, modality: str, **settings: Any) -> dict[str, Any]:
+    """The settings that were given, which models of one modality alone have."""
     from zoo.errors import ConfigError
 
     given = {key: value for key, value in settings.items() if value is not None}
-    if given and modality != "video":
-        raise ConfigError(f"--{next(iter(given))} is for video models, this is a model for {modality}")
+    if given and modality != owner:
+        raise ConfigError(f"--{next(iter(given))} is for {owner} models, this is a model for {modality}")
     return given
 
 
@@ -205,7 +222,7 @@ def _print_table(report: dict[str, Any], size: str) -> None:
     table = Table(title=title, title_justify="left")
     known = {key for row in report["results"] for key in row}
     every = _COLUMNS[report.get("task", "classification")]
-    columns = [(key, text) for key, text in every if key in known or key not in _OPTIONAL]
+    columns = [(key, text) for key, text in every if key in known]
     extended, varied = "extend" in known, "condition" in known
     more = [*(["extension"] if extended else []), *(["measured on"] if varied else [])]
     for heading in (size, *(text for _, text in columns), "per s", *more):

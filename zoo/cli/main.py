@@ -26,6 +26,7 @@ COMMANDS = {
     "viz": "zoo.cli.viz:viz",
     "bench": "zoo.cli.bench:bench",
     "make-canvas": "zoo.cli.make_canvas:make_canvas",
+    "make-drive": "zoo.cli.make_drive:make_drive",
     "snapshot": "zoo.cli.snapshot:snapshot",
     "encodings": "zoo.cli.encodings:encodings",
 }

@@ -1,4 +1,4 @@
-"""`zoo predict`: classify pictures, videos, events and point clouds, detect objects, or label every point."""
+"""`zoo predict`: classify pictures, videos, events and clouds, label points, detect objects, also around a car."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import typer
 from zoo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from zoo.predict import Predictor
     from zoo.progress import Update
     from zoo.reading import Source
     from zoo.results import Failure, PictureResults
@@ -30,9 +31,9 @@ def predict(
         str, typer.Argument(metavar="NAME", help="Model: a name of `zoo list`, hf-hub:org/repo or local-dir:FOLDER.")
     ],
     sources: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="SOURCE", help="Files, folders, patterns, http(s) URLs; - is standard input."),
-    ],
+    ] = None,
     size: Annotated[
         int | None,
         typer.Option(
@@ -63,7 +64,8 @@ def predict(
         typer.Option(
             "--csv",
             help="Print CSV: source, rank, index, label, score; of detectors a row per box with x1, y1, x2, y2 in "
-            "pixels; of videos and recordings also start_us and end_us of the window, in microseconds of their clock; "
+            "pixels, around a car in metres and radians; of videos and recordings also start_us and end_us of the "
+            "window, in microseconds of their clock; "
             "of models that label points a row per class that occurs, with its points.",
         ),
     ] = False,
@@ -74,7 +76,9 @@ def predict(
             help="Folder for an annotated picture per source (of a video, frames and the classes over time), of event "
             "models a video per recording (NAME.mp4); or a "
             "file .mp4 for the video of one recording. A video that is interrupted or fails leaves no file. Of models "
-            "that label points a cloud .ply per source; or a file .ply, .npz, .html or .png for one.",
+            "that label points a cloud .ply per source; or a file .ply, .npz, .html or .png for one. Of driving models "
+            "a picture per key frame (cameras and bird's-eye view) and submission.json in the format of nuScenes, with "
+            "all boxes whatever their score; or a file .json for that alone, or .png for one key frame.",
         ),
     ] = None,
     fps: Annotated[
@@ -98,7 +102,8 @@ def predict(
     errors: Annotated[
         str | None,
         typer.Option(
-            help="Truncated files: raise, or keep what can be decoded; by default raise, but of videos keep and warn."
+            help="Truncated files: raise, or keep what can be decoded; by default raise, but of videos keep and warn. "
+            "Of driving models keep goes on without sensors whose file is missing or damaged."
         ),
     ] = None,
     fill: Annotated[
@@ -109,6 +114,22 @@ def predict(
         float | None,
         typer.Option(help="Of point models: the unit of the files in that of the model, as 0.3048 for feet."),
     ] = None,
+    dataroot: Annotated[
+        str | None,
+        typer.Option(help="Of driving models, instead of SOURCE: the root of a data set in the format of nuScenes."),
+    ] = None,
+    sample: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOKEN", help="Of a data set: the key frame; repeat for several. By default all."),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Of a data set: its key frames of this split, as val.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Of a data set: at most so many key frames.")] = None,
+    version: Annotated[
+        str | None, typer.Option(help="Of a data set: the folder of tables, as v1.0-mini, where there are several.")
+    ] = None,
+    truth: Annotated[
+        bool, typer.Option("--truth", help="Of a data set: --save draws the labelled boxes too, in white.")
+    ] = False,
     local_files_only: Annotated[bool, typer.Option("--local-files-only", help="Do not fetch weights.")] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress bar, nothing but results and errors.")
@@ -116,7 +137,8 @@ def predict(
 ) -> None:
     """Classify pictures, videos, event recordings or point clouds and print labels.
 
-    With a detector, find objects and print boxes; with a segmenter, give every point of a cloud a class.
+    With a detector, find objects and print boxes; with a segmenter, give every point of a cloud a class; with a driving
+    model, find objects around the car: zoo predict NAME --dataroot DIR --sample TOKEN --save out/
 
     A source that cannot be read gives an error line; the others still run, and the exit code is 2.
     """
@@ -138,6 +160,13 @@ def predict(
         dtype=dtype,
         local_files_only=local_files_only or None,
     )
+    choice = {"sample": sample or None, "split": split, "limit": limit, "version": version}
+    choice = {option: value for option, value in choice.items() if value is not None}
+    if predictor.kind != "driving" and (choice or truth or dataroot is not None):
+        raise ConfigError("--dataroot, --sample, --split, --limit, --version and --truth are for driving models")
+    given = [*(sources or []), *([] if dataroot is None else [dataroot])]
+    if not given:
+        raise ConfigError("nothing to predict: give SOURCE, or of a driving model --dataroot")
     options: dict[str, Any] = {"frame": frame}
     if predictor.kind == "events":
         options = {} if stride_ms is None else {"stride_us": microseconds(stride_ms, "--stride-ms")}
@@ -149,7 +178,9 @@ def predict(
         options = {"fill": fill, "unit": 1.0 if unit is None else unit}
     elif fill or unit is not None:
         raise ConfigError("--fill and --unit are for point models")
-    items, failed = _expand(sources, predictor.kind)
+    if predictor.kind == "driving":
+        options, choice = {"truth": truth}, choice | {"errors": errors}
+    items, failed = _expand(given, predictor, choice)
     saver = saver_for(predictor, save, len(items) + failed, fps=fps, window_ms=window_ms)
     options |= {"batch_size": batch_size, "stream": True, "errors": errors, "on_error": "skip"}
 
@@ -159,7 +190,7 @@ def predict(
     runs = saver.runs(items)
     # Sources are counted where each has one result; a recording has any number: what counts is how much of it is done.
     counted = predictor.kind != "events"
-    few = predictor.kind in ("image", "points") and len(items) <= _FEW
+    few = predictor.kind in ("image", "points", "driving") and len(items) <= _FEW
     with progress_bar("predicting", len(items), quiet or few) as update, printer:
         if predictor.kind == "clip":
             options["progress"] = _video_progress(update, len(items))
@@ -264,19 +295,19 @@ class _CsvPrinter(_BlockPrinter):
         csv.writer(self.out or sys.stdout, lineterminator="\n").writerows(rows)
 
 
-def _expand(arguments: list[str], kind: str) -> tuple[list[Source], int]:
+def _expand(arguments: list[str], predictor: Predictor, choice: dict[str, Any]) -> tuple[list[Source], int]:
     """Expands the arguments into single sources; prints what cannot be and returns how many those were."""
     from zoo.cli.saving import print_error
-    from zoo.reading import Source, expand, read_bounded
+    from zoo.reading import Source, read_bounded
 
     items: list[Source] = []
     failed = 0
     for argument in arguments:
         try:
-            if argument == "-":
+            if argument == "-" and predictor.kind != "driving":
                 items.append(Source(read_bounded(sys.stdin.buffer, "stdin"), "stdin"))
             else:
-                items.extend(expand(argument, kind=kind))
+                items.extend(predictor.sources(argument, **choice))
         except DataError as error:
             print_error(error)
             failed += 1

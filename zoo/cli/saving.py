@@ -1,4 +1,4 @@
-"""What `zoo predict --save` writes: a picture per result of an image model, a video per recording of an event model."""
+"""What `zoo predict --save` writes: a picture per result, a video per recording of an event model, a submission."""
 
 from __future__ import annotations
 
@@ -81,6 +81,42 @@ class _Results(Saver):
 
     def summary(self) -> str | None:
         return f"saved: {self.where}" if self.saved and self._is_file else super().summary()
+
+
+class _KeyFrames(_Results):
+    """A picture per key frame and a submission of all of them, in a folder; or either as the one file named."""
+
+    def __init__(self, target: Path, is_file: bool) -> None:
+        super().__init__(target, is_file)
+        self._pictures = not is_file or target.suffix.lower() != ".json"
+        self._submission = not is_file or not self._pictures
+        self._results: list[Any] = []
+        self._written: Path | None = None
+
+    def add(self, result: PictureResults) -> None:
+        if self._pictures:
+            super().add(result)
+        if self._submission:
+            self._results.append(result)
+
+    def finish(self, complete: bool) -> None:
+        from modalities.driving.results import save_submission
+        from zoo.results import free_path
+
+        assert self.where is not None
+        if not self._results:
+            return
+        try:
+            path = self.where if self._is_file else free_path(self.where, "submission", ".json")
+            self._written = save_submission(self._results, path)
+            self.saved += not self._pictures
+        except DataError as error:
+            print_error(error)
+            self.failed += 1
+
+    def summary(self) -> str | None:
+        about = super().summary()
+        return about if self._is_file or self._written is None else f"{about}, all boxes in {self._written.name}"
 
 
 class _Videos(Saver):
@@ -166,6 +202,8 @@ def saver_for(
         return Saver()
     if predictor.kind == "points":
         return _clouds(predictor.task == "segmentation", target, sources)
+    if predictor.kind == "driving":
+        return _key_frames(target, sources)
     options: dict[str, Any] = {
         "fps": fps,
         "window_us": None if window_ms is None else microseconds(window_ms, "--window-ms"),
@@ -180,12 +218,26 @@ def saver_for(
     return _Videos(predictor, target, is_file, options) if events else _Results(target)
 
 
+_PICTURE_SUFFIXES = (".jpg", ".png", ".webp")
+
+
+def _key_frames(target: Path, sources: int) -> Saver:
+    """What saves results on driving scenes."""
+    suffix = target.suffix.lower()
+    is_file = suffix in (".json", *_PICTURE_SUFFIXES) and not target.is_dir()
+    if is_file and suffix != ".json" and sources != 1:
+        raise ConfigError(f"{target}: one picture for {sources} key frames; pass a folder to --save for one each")
+    if not is_file:
+        _make_folder(target)
+    return _KeyFrames(target, is_file)
+
+
 _CLOUD_SUFFIXES = (".html", ".jpg", ".npz", ".ply", ".png", ".webp")
 
 
 def _clouds(segments: bool, target: Path, sources: int) -> Saver:
     """What saves results on clouds: segmented ones as .ply, drawn ones with their classes as .png."""
-    allowed = _CLOUD_SUFFIXES if segments else (".jpg", ".png", ".webp")
+    allowed = _CLOUD_SUFFIXES if segments else _PICTURE_SUFFIXES
     is_file = target.suffix.lower() in _CLOUD_SUFFIXES and not target.is_dir()
     if is_file and target.suffix.lower() not in allowed:
         raise ConfigError(f"{target}: results of a classifier are written as {', '.join(allowed)}")

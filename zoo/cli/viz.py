@@ -1,15 +1,15 @@
-"""`zoo viz`: figures of accuracy over input size, of the position bias inside a model, and of point clouds."""
+"""`zoo viz`: figures of accuracy over input size and of the position bias inside a model; clouds; driving scenes."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 __all__ = ["viz"]
 
 viz = typer.Typer(
-    help="Draw what a position encoding does, and point clouds.",
+    help="Draw what a position encoding does, point clouds, and driving scenes.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -93,3 +93,35 @@ def points(
         print(save_page(cloud, out, by, **chosen))
     else:
         print(draw.save(draw_points(cloud, by, view=looking, **chosen), out))
+
+
+@viz.command("driving")
+def driving(
+    dataroot: Annotated[str, typer.Option(help="Root of a data set in the format of nuScenes.")],
+    sample: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="The key frame; by default the first by scene and time.")
+    ] = None,
+    out: Annotated[str, typer.Option("--out", "-o", help="Where to write: .png, .jpg or .webp.")] = "driving.png",
+    predictions: Annotated[
+        str | None,
+        typer.Option(
+            help="Draw the boxes of this file in the format of nuScenes submissions, and the labels in white."
+        ),
+    ] = None,
+    min_score: Annotated[float, typer.Option(min=0, max=1, help="Leave out predictions with a smaller score.")] = 0.25,
+    version: Annotated[str | None, typer.Option(help="Folder of tables, as v1.0-mini, if there are several.")] = None,
+    sweeps: Annotated[int, typer.Option(help="Lidar sweeps that are laid together.")] = 1,
+    reach: Annotated[float, typer.Option(help="Metres from the car to the edge of the bird's-eye view.")] = 54.0,
+    keep: Annotated[bool, typer.Option("--keep", help="Go on without sensors with missing or damaged files.")] = False,
+) -> None:
+    """Draw a key frame: its cameras and lidar points with the labelled boxes, or with predicted ones over them."""
+    from modalities.driving.nuscenes.dataset import NuScenes
+    from modalities.driving.viz import key_frame_picture
+    from zoo.results import save_picture
+
+    missing: Literal["raise", "mask"] = "mask" if keep else "raise"
+    data = NuScenes(dataroot, version, missing_images=missing, missing_lidar=missing)
+    picture = key_frame_picture(
+        data, sample, predictions=predictions, min_score=min_score, sweeps=sweeps, reach=reach, keep=keep
+    )
+    print(save_picture(picture, out))

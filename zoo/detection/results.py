@@ -14,7 +14,7 @@ from zoo.results import Picture, PictureResults, one_line
 if TYPE_CHECKING:
     import PIL.Image
 
-__all__ = ["Box", "DetectionResults", "to_coco"]
+__all__ = ["Box", "DetectionResults", "class_colour", "to_coco"]
 
 Box = tuple[float, float, float, float]
 
@@ -117,7 +117,7 @@ def to_coco(
     return found
 
 
-def _colour(index: int) -> tuple[int, int, int]:
+def class_colour(index: int) -> tuple[int, int, int]:
     """A colour for a class: steps of the golden ratio around the hues, so that neighbours differ."""
     red, green, blue = colorsys.hsv_to_rgb(index * 0.618034 % 1, 0.85, 0.85)
     return round(255 * red), round(255 * green), round(255 * blue)
@@ -133,7 +133,7 @@ def _draw(picture: PIL.Image.Image, results: DetectionResults) -> PIL.Image.Imag
     font = ImageFont.load_default(text_size)
     found = list(zip(results.boxes, results.indices, results.labels, results.scores, strict=True))
     for (x1, y1, x2, y2), index, label, score in reversed(found):  # The best on top.
-        colour = _colour(index)
+        colour = class_colour(index)
         left, top, right, bottom = (round(v) for v in (x1 * across, y1 * down, x2 * across, y2 * down))
         right, bottom = max(right - 1, left), max(bottom - 1, top)
         draw.rectangle((left, top, right, bottom), outline=colour, width=line)

@@ -4,7 +4,8 @@ A recipe holds the keys of `Recipe` and, flat beside them, those of its task: fo
 `modalities.image.augment.ImageOptions` and `modalities.image.detection_augment.DetectionOptions`, for events
 `modalities.events.options.ClassificationOptions` and `DetectionOptions`, for video
 `modalities.video.options.VideoOptions` and `MotionOptions`, for point clouds
-`modalities.points.options.ClassificationOptions` and `SegmentationOptions`.
+`modalities.points.options.ClassificationOptions` and `SegmentationOptions`, for driving scenes
+`modalities.driving.options.DrivingOptions`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ TASKS = {
     "video-motion": "modalities.video.motion_task:MotionClassification",
     "point-classification": "modalities.points.task:PointClassification",
     "point-segmentation": "modalities.points.task:PointSegmentation",
+    "driving-detection": "modalities.driving.task:DrivingDetection",
 }
 
 # Keys that may differ between a run and its continuation, since they do not change what is computed.

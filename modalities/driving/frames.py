@@ -1,0 +1,190 @@
+"""Key frames of a data set as training scenes: read as they are asked for, or all of them kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from modalities.driving.augment import TrainingScene
+from modalities.driving.batch import DrivingBatch, DrivingInput
+from modalities.driving.boxes import Boxes3D
+from modalities.driving.config import FusionConfig
+from modalities.driving.data_config import DrivingDataConfig
+from modalities.driving.metrics import DetectionTruth
+from modalities.driving.nuscenes.dataset import NuScenes
+from modalities.driving.prepare import normalise_images, read_rig
+from modalities.driving.scene import Annotations
+from zoo.errors import DataError
+from zoo.progress import progress_bar
+from zoo.training.holdout import fits_on
+
+__all__ = ["FrameReader", "Frames", "ResidentFrames", "collate", "open_frames", "training_boxes"]
+
+
+class Frames(Protocol):
+    """Key frames by number; of several threads each may ask for some."""
+
+    def __len__(self) -> int:
+        """Number of frames."""
+
+    def __getitem__(self, row: int) -> TrainingScene:
+        """A frame, which must not be changed in place."""
+
+
+def training_boxes(annotations: Annotations | None) -> Boxes3D:
+    """The boxes that a detector is trained on: of its classes, and not known to be without lidar and radar points.
+
+    Raises:
+        DataError: If there are no annotations (test sets).
+    """
+    if annotations is None:
+        raise DataError("no annotations (a test set?): nothing to train on")
+    counted = np.asarray(DetectionTruth.of(annotations).num_points) != 0
+    return annotations.select(counted & (annotations.boxes.label.numpy() >= 0)).boxes
+
+
+class FrameReader:
+    """Reads key frames from disk as they are asked for.
+
+    Args:
+        data: The data set; its classes give the labels.
+        tokens: Of the frames.
+        config: Of the model: cameras, size of the images, sweeps.
+        model: Sensors that the model looks at; of others nothing is read.
+        boxes: Give the boxes of `training_boxes`; otherwise none.
+    """
+
+    def __init__(
+        self,
+        data: NuScenes,
+        tokens: Sequence[str],
+        config: DrivingDataConfig,
+        model: FusionConfig,
+        *,
+        boxes: bool = True,
+    ) -> None:
+        self.data, self.tokens, self.config, self.model, self.boxes = data, list(tokens), config, model, boxes
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, row: int) -> TrainingScene:
+        """A frame on the CPU, with uint8 images of the model's size.
+
+        Raises:
+            DataError: If a file is missing or damaged, or there is nothing that the model looks at.
+        """
+        token, config = self.tokens[row], self.config
+        sample = self.data.sample(token, sweeps=config.sweeps if self.model.has_lidar else 1)
+        count = len(config.cameras)
+        images, mask = None, torch.zeros(count, dtype=torch.bool)
+        intrinsics, poses = torch.eye(3).repeat(count, 1, 1), torch.eye(4).repeat(count, 1, 1)
+        if self.model.has_cameras:
+            images, mask, intrinsics, poses = read_rig(sample, config)
+            images = images if bool(mask.any()) else None
+        points = None
+        if self.model.has_lidar and sample.points is not None:
+            points = torch.from_numpy(sample.points)
+        if images is None and points is None:
+            sensors = {"camera": "none of the model's cameras", "lidar": "no lidar"}
+            wanted = self.model.sensors.split("+")
+            raise DataError(
+                f"{self.data.dataroot}: sample {token} has {' and '.join(sensors[sensor] for sensor in wanted)}: the "
+                f"model looks at {' and '.join(wanted)}"
+            )
+        boxes = training_boxes(sample.annotations) if self.boxes else Boxes3D.empty()
+        return TrainingScene(images, mask, intrinsics, poses, points, boxes)
+
+
+class ResidentFrames:
+    """Key frames that have been read, images on the device if they fit there.
+
+    Args:
+        frames: Where they come from.
+        device: Where images are put if they fit; all else stays on the CPU.
+        workers: Threads that read.
+        quiet: Show no progress bar.
+
+    Raises:
+        DataError: As the frames do.
+    """
+
+    def __init__(self, frames: Frames, device: torch.device, *, workers: int = 1, quiet: bool = True) -> None:
+        read: list[TrainingScene] = []
+        with (
+            progress_bar("reading key frames", len(frames), quiet) as update,
+            ThreadPoolExecutor(max(workers, 1), thread_name_prefix="frames") as pool,
+        ):
+            for done, scene in enumerate(pool.map(frames.__getitem__, range(len(frames))), 1):
+                read.append(scene)
+                update(done, "")
+        pictures = [scene.images for scene in read if scene.images is not None]
+        self._scenes = read
+        if fits_on(device, sum(images.nbytes for images in pictures)):
+            # One copy for all of them; the parts are views of it.
+            parts = iter(torch.stack(pictures).to(device).unbind())
+            self._scenes = [s if s.images is None else s.replaced(images=next(parts)) for s in read]
+
+    def __len__(self) -> int:
+        return len(self._scenes)
+
+    def __getitem__(self, row: int) -> TrainingScene:
+        """A frame: its images may be on the device, all else is on the CPU."""
+        return self._scenes[row]
+
+
+def frame_bytes(scene: TrainingScene) -> int:
+    """Memory of images and points of a frame."""
+    return sum(tensor.nbytes for tensor in (scene.images, scene.points) if tensor is not None)
+
+
+def open_frames(
+    frames: Frames, device: torch.device, memory_gib: float, *, workers: int = 1, quiet: bool = True
+) -> Frames:
+    """Keeps frames in memory if they take no more than so much, going by the first one; else leaves them on disk.
+
+    What is trained on does not depend on it.
+
+    Args:
+        frames: Where they come from.
+        device: See `ResidentFrames`.
+        memory_gib: In units of 2**30 bytes.
+        workers: See `ResidentFrames`.
+        quiet: Show no progress bar.
+    """
+    if not len(frames) or frame_bytes(frames[0]) * len(frames) > memory_gib * 2**30:
+        return frames
+    return ResidentFrames(frames, device, workers=workers, quiet=quiet)
+
+
+def collate(scenes: Sequence[TrainingScene], config: DrivingDataConfig, device: torch.device) -> DrivingBatch:
+    """A batch of scenes for a model, on its device; images may be there already.
+
+    Args:
+        scenes: With images of one size.
+        config: Of the model.
+        device: Where to.
+
+    Raises:
+        DataError: If scenes do not fit together.
+    """
+    pictures = [scene.images for scene in scenes if scene.images is not None]
+    made: Iterator[Tensor] = iter(())
+    if pictures:  # All at once: that is few kernels.
+        made = iter(normalise_images(torch.stack(pictures).to(device, non_blocking=True), config))
+    samples = [
+        DrivingInput(
+            None if scene.images is None else next(made),
+            scene.intrinsics,
+            scene.camera_from_ego,
+            scene.points,
+            scene.image_mask,
+        )
+        for scene in scenes
+    ]
+    return DrivingBatch.from_samples(samples).to(device, non_blocking=True)

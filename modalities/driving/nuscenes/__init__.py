@@ -1,0 +1,1 @@
+"""nuScenes: names, splits, tables and key frames; nothing is imported here."""
