@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,11 @@ WEIGHTS = ROOT / "hub_cards/pape-vit-t-imagenette/model.safetensors"
 NEED_WEIGHTS = pytest.mark.skipif(not WEIGHTS.is_file(), reason="the embedded weights are not there")
 
 
-def run_example(name: str, tmp_path: Path) -> str:
+def run_example(name: str, tmp_path: Path, *arguments: str, timeout_s: float = 60) -> str:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / "examples" / name)]
+    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
     # From another folder: an example must not depend on where it is started.
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=timeout_s)
     assert result.returncode == 0, result.stderr
     assert not list(tmp_path.iterdir())
     return result.stdout
@@ -55,7 +56,7 @@ def test_custom_encoding(tmp_path: Path) -> None:
 
 
 def test_every_example_is_run() -> None:
-    tested = {"adapt_timm.py", "predict.py", "finetune_head.py", "custom_encoding.py"}
+    tested = {"adapt_timm.py", "predict.py", "finetune_head.py", "custom_encoding.py", "driving_frame.py"}
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == tested
 
 
@@ -68,3 +69,27 @@ def test_adapt_timm(tmp_path: Path) -> None:
     assert all(float(gate) > 0 for gate in gates)
     sizes = re.findall(r"^(.*) px: ([\d.]+) % of 4 pictures", output, re.MULTILINE)
     assert [size for size, _ in sizes] == ["64", "96", "128", "(96, 160)"]
+
+
+def test_driving_frame(tmp_path: Path) -> None:
+    output = run_example("driving_frame.py", tmp_path, "--model", "pape-fusion-n-simdrive-lidar", "--steps", "3")
+    assert re.search(r"6 cameras, [\d,]+ points, \d+ boxes", output), output
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
+    assert len(losses) == 2 and losses[1] < 0.85 * losses[0]
+    assert re.search(r"mAP 0\.\d+ over car, ", output) and "labelled with points in them" in output
+    assert "wrote labelled.png, predicted.png, submission.json" in output
+
+
+@pytest.mark.slow
+def test_driving_frame_overfits_the_real_key_frame(shared: Path, tmp_path: Path) -> None:
+    archive = shared / "data" / "nuscenes_one_sample" / "nuscenes_one_sample.zip"
+    if not archive.is_file():
+        pytest.skip(f"no {archive}")
+    (tmp_path / "here").mkdir()
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(tmp_path / "real")
+    arguments = ("--dataroot", str(tmp_path / "real"), "--out", str(tmp_path / "out"))
+    output = run_example("driving_frame.py", tmp_path / "here", *arguments, timeout_s=3600)
+    assert "6 cameras, 26,414 points, 69 boxes" in output
+    assert float(re.findall(r"mAP ([\d.]+) over car, truck, pedestrian", output)[0]) > 0.9
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"labelled.png", "predicted.png", "submission.json"}
