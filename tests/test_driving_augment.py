@@ -168,6 +168,15 @@ def test_colours_change_within_their_strengths():
         low = (after.images.float() < 250) & (scene.images > 50)
         ratio = after.images.float()[low] / scene.images.float()[low]
         assert ratio.min() > 0.48 and ratio.max() < 1.52
+    changed = JitterColours(0.3, 0.4, 0.5)(scene, generator()).images
+    for camera, (_, *shares) in enumerate(torch.rand(CAMERAS, 5, generator=generator()).double().tolist()):
+        b, c, s = (1 + strength * (2 * share - 1) for strength, share in zip((0.3, 0.4, 0.5), shares, strict=False))
+        pixels = scene.images[camera].double() * b
+        grey = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)
+        middle = torch.einsum("chw,c->hw", pixels, grey).mean()
+        pixels = middle + c * (pixels - middle)
+        pixels = torch.lerp(torch.einsum("chw,c->hw", pixels, grey).expand_as(pixels), pixels, s)
+        assert (changed[camera].double() - pixels.round().clamp(0, 255)).abs().max() <= 1
     assert torch.equal(JitterColours(0.5, 0.5, 0.5, 0.1, probability=0.0)(scene, generator()).images, scene.images)
     assert torch.equal(JitterColours(0, 0, 0)(scene, generator()).images, scene.images)
     hue = JitterColours(0, 0, 0, 0.5)(scene, generator()).images.float()

@@ -10,9 +10,10 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import zoo
+from modalities.driving.augment import TrainingScene
 from modalities.driving.batch import DrivingBatch
 from modalities.driving.evaluate import Dropped, as_metrics, detect_frames, evaluate_driving, score_boxes
-from modalities.driving.frames import FrameReader, ResidentFrames, collate, open_frames, training_boxes
+from modalities.driving.frames import FrameReader, ResidentFrames, collate, open_frames, to_model, training_boxes
 from modalities.driving.look_ahead import LookAhead
 from modalities.driving.nuscenes.dataset import NuScenes
 from modalities.driving.nuscenes.truth import detection_truth
@@ -57,13 +58,18 @@ def test_frames_hold_what_a_model_looks_at(drive: Path, network: str, tmp_path: 
     assert len(training_boxes(empty)) == 0
     with pytest.raises(DataError, match="no annotations"):
         training_boxes(None)
-    kept = open_frames(frames, CPU, 1.0, workers=2)
-    assert isinstance(kept, ResidentFrames) and open_frames(frames, CPU, 1e-9) is frames
+    kept = open_frames(frames, 1.0, workers=2)
+    assert isinstance(kept, ResidentFrames) and open_frames(frames, 1e-9) is frames
     assert torch.equal(kept[1].images, frame.images) and torch.equal(kept[1].points, frame.points)
-    batch = collate([kept[0], kept[1]], model.data_config, CPU)
+    raw = collate([kept[0], kept[1]])
+    batch = to_model(raw, model.data_config, CPU)
     assert len(batch) == 2 and batch.images is not None and batch.images.dtype == torch.float32
+    with pytest.raises(DataError, match="to_model"):
+        model.forward_raw(raw)
     lidar = FrameReader(data, tokens, model.data_config, zoo.load(write_model(tmp_path / "l", sensors="lidar")).sizes)
-    assert lidar[0].images is None and lidar[0].points is not None
+    alone = open_frames(lidar, 1.0)[0]
+    assert isinstance(alone, TrainingScene) and alone.images is None and alone.points is not None
+    assert collate([alone]).images is None
 
 
 def test_images_may_be_on_another_device_than_all_else(drive: Path, network: str) -> None:

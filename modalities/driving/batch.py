@@ -19,7 +19,7 @@ class DrivingInput(NamedTuple):
     """One scene, prepared for a model.
 
     Attributes:
-        images: (V, 3, H, W) float, or None without cameras.
+        images: (V, 3, H, W) float or uint8, or None without cameras.
         intrinsics: (V, 3, 3) float, pixels of these images from the camera frame (z forward, x right, y down).
         camera_from_ego: (V, 4, 4) float.
         points: (N, F) float: x, y, z in the ego frame, intensity in 0..1, age in seconds; or None without a lidar.
@@ -38,7 +38,8 @@ class DrivingBatch:
     """B scenes of V cameras each, and their lidar points laid end to end without padding.
 
     Attributes:
-        images: (B, V, 3, H, W) float, or None where no scene has cameras.
+        images: (B, V, 3, H, W) float, normalised as the model wants it; or uint8 before that; or None where no scene
+            has cameras.
         intrinsics: (B, V, 3, 3) float, pixels (column, row) from the camera frame (z forward, x right, y down).
         camera_from_ego: (B, V, 4, 4) float.
         points: (N, F) float: x, y, z in the ego frame in metres, intensity in 0..1, age in seconds (how long before
@@ -71,10 +72,10 @@ class DrivingBatch:
         if self.images is not None and (
             self.images.dim() != 5
             or tuple(self.images.shape[:3]) != (scenes, cameras, 3)
-            or not self.images.is_floating_point()
+            or not (self.images.is_floating_point() or self.images.dtype == torch.uint8)
         ):
             raise DataError(
-                f"driving batch: images must be ({scenes}, {cameras}, 3, H, W) of floats, got "
+                f"driving batch: images must be ({scenes}, {cameras}, 3, H, W) of floats or uint8, got "
                 f"{tuple(self.images.shape)} {self.images.dtype}"
             )
         if self.points is not None and (

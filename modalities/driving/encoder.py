@@ -197,6 +197,8 @@ class SetEncoder(nn.Module):
             none = torch.zeros(0, dtype=torch.int64, device=device)
             shown = torch.zeros(0, 3, patch, patch, device=device)
             return shown, None, ImageTokens(none, none.view(0, 1).expand(0, 2), batch.image_mask.long() * 0)
+        if not batch.images.is_floating_point():
+            raise DataError("a model takes normalised float images, got uint8: see modalities.driving.frames.to_model")
         height, width = batch.images.shape[-2:]
         if height % patch or width % patch or not height or not width:
             raise DataError(

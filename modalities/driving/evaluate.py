@@ -16,7 +16,7 @@ from torch import nn
 from modalities.driving.augment import TrainingScene
 from modalities.driving.boxes import Boxes3D
 from modalities.driving.data_config import DrivingDataConfig
-from modalities.driving.frames import FrameReader, Frames, collate
+from modalities.driving.frames import FrameReader, Frames, collate, to_model
 from modalities.driving.look_ahead import LookAhead
 from modalities.driving.metrics import MAX_BOXES, Detections, DetectionScores, DetectionTruth, score_detections
 from modalities.driving.nuscenes.classes import DETECTION_CLASSES, default_attribute
@@ -159,7 +159,7 @@ def detect_frames(
             scenes = load(step)
             if dropped is not None:
                 scenes = [dropped(scene, config) for scene in scenes]
-            batch = collate(scenes, config, device)
+            batch = to_model(collate(scenes), config, device)
             with autocast():
                 outputs = model.forward_raw(batch)  # type: ignore[operator]
             # Every query: average precision wants the weak ones too, which a picture would not show.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from modalities.driving.augment import TrainingScene
 from modalities.driving.batch import DrivingBatch, DrivingInput
@@ -21,9 +21,8 @@ from modalities.driving.prepare import normalise_images, read_rig
 from modalities.driving.scene import Annotations
 from zoo.errors import DataError
 from zoo.progress import progress_bar
-from zoo.training.holdout import fits_on
 
-__all__ = ["FrameReader", "Frames", "ResidentFrames", "collate", "open_frames", "training_boxes"]
+__all__ = ["FrameReader", "Frames", "ResidentFrames", "collate", "open_frames", "to_model", "training_boxes"]
 
 
 class Frames(Protocol):
@@ -102,11 +101,10 @@ class FrameReader:
 
 
 class ResidentFrames:
-    """Key frames that have been read, images on the device if they fit there.
+    """Key frames that have been read, in memory.
 
     Args:
         frames: Where they come from.
-        device: Where images are put if they fit; all else stays on the CPU.
         workers: Threads that read.
         quiet: Show no progress bar.
 
@@ -114,27 +112,21 @@ class ResidentFrames:
         DataError: As the frames do.
     """
 
-    def __init__(self, frames: Frames, device: torch.device, *, workers: int = 1, quiet: bool = True) -> None:
-        read: list[TrainingScene] = []
+    def __init__(self, frames: Frames, *, workers: int = 1, quiet: bool = True) -> None:
+        self._scenes: list[TrainingScene] = []
         with (
             progress_bar("reading key frames", len(frames), quiet) as update,
             ThreadPoolExecutor(max(workers, 1), thread_name_prefix="frames") as pool,
         ):
             for done, scene in enumerate(pool.map(frames.__getitem__, range(len(frames))), 1):
-                read.append(scene)
+                self._scenes.append(scene)
                 update(done, "")
-        pictures = [scene.images for scene in read if scene.images is not None]
-        self._scenes = read
-        if fits_on(device, sum(images.nbytes for images in pictures)):
-            # One copy for all of them; the parts are views of it.
-            parts = iter(torch.stack(pictures).to(device).unbind())
-            self._scenes = [s if s.images is None else s.replaced(images=next(parts)) for s in read]
 
     def __len__(self) -> int:
         return len(self._scenes)
 
     def __getitem__(self, row: int) -> TrainingScene:
-        """A frame: its images may be on the device, all else is on the CPU."""
+        """A frame, on the CPU."""
         return self._scenes[row]
 
 
@@ -143,48 +135,37 @@ def frame_bytes(scene: TrainingScene) -> int:
     return sum(tensor.nbytes for tensor in (scene.images, scene.points) if tensor is not None)
 
 
-def open_frames(
-    frames: Frames, device: torch.device, memory_gib: float, *, workers: int = 1, quiet: bool = True
-) -> Frames:
+def open_frames(frames: Frames, memory_gib: float, *, workers: int = 1, quiet: bool = True) -> Frames:
     """Keeps frames in memory if they take no more than so much, going by the first one; else leaves them on disk.
 
     What is trained on does not depend on it.
 
     Args:
         frames: Where they come from.
-        device: See `ResidentFrames`.
         memory_gib: In units of 2**30 bytes.
         workers: See `ResidentFrames`.
         quiet: Show no progress bar.
     """
     if not len(frames) or frame_bytes(frames[0]) * len(frames) > memory_gib * 2**30:
         return frames
-    return ResidentFrames(frames, device, workers=workers, quiet=quiet)
+    return ResidentFrames(frames, workers=workers, quiet=quiet)
 
 
-def collate(scenes: Sequence[TrainingScene], config: DrivingDataConfig, device: torch.device) -> DrivingBatch:
-    """A batch of scenes for a model, on its device; images may be there already.
-
-    Args:
-        scenes: With images of one size.
-        config: Of the model.
-        device: Where to.
+def collate(scenes: Sequence[TrainingScene]) -> DrivingBatch:
+    """A batch of scenes whose images are still those of the frames (uint8); `to_model` makes them a model's.
 
     Raises:
         DataError: If scenes do not fit together.
     """
-    pictures = [scene.images for scene in scenes if scene.images is not None]
-    made: Iterator[Tensor] = iter(())
-    if pictures:  # All at once: that is few kernels.
-        made = iter(normalise_images(torch.stack(pictures).to(device, non_blocking=True), config))
-    samples = [
-        DrivingInput(
-            None if scene.images is None else next(made),
-            scene.intrinsics,
-            scene.camera_from_ego,
-            scene.points,
-            scene.image_mask,
-        )
-        for scene in scenes
-    ]
-    return DrivingBatch.from_samples(samples).to(device, non_blocking=True)
+    return DrivingBatch.from_samples(
+        [
+            DrivingInput(scene.images, scene.intrinsics, scene.camera_from_ego, scene.points, scene.image_mask)
+            for scene in scenes
+        ]
+    )
+
+
+def to_model(batch: DrivingBatch, config: DrivingDataConfig, device: torch.device) -> DrivingBatch:
+    """A batch of `collate` on a model's device, with normalised images."""
+    moved = batch.to(device, non_blocking=True)
+    return moved if moved.images is None else replace(moved, images=normalise_images(moved.images, config))

@@ -33,7 +33,7 @@ class DrivingOptions:
         classes: Detection classes, in the order of the labels; `None` = those of the model.
         missing_images: What a picture without a file is: an error (`"raise"`) or an absent camera (`"mask"`).
         memory_gib: Most memory for key frames; sets that need more are read from disk as they are asked for.
-        workers: Threads that read and augment; 0 does so between the steps.
+        workers: Processes that read and augment; 0 does so between the steps.
         ahead: Batches that are begun before they are needed.
         balance: Key frames with rare classes come more often (`modalities.driving.balance`).
         paste: Class -> objects of it that a scene shall have: others are pasted in (`augment_paste`); empty for none.
@@ -66,7 +66,7 @@ class DrivingOptions:
     missing_images: str = "raise"
     memory_gib: float = 16.0
     workers: int = 2
-    ahead: int = 2
+    ahead: int = 4
     balance: bool = False
     paste: dict[str, Any] = field(default_factory=dict)
     paste_opacity: float = 0.7

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from modalities.driving.boxes import BoxTargets, pad_boxes
 from modalities.driving.config import FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
 from modalities.driving.evaluate import as_metrics, data_facts, detect_frames, score_boxes
-from modalities.driving.frames import FrameReader, Frames, collate, open_frames
+from modalities.driving.frames import FrameReader, Frames, collate, open_frames, to_model
 from modalities.driving.look_ahead import LookAhead
 from modalities.driving.losses import FusionLoss
 from modalities.driving.model import FusionDetector
@@ -27,6 +27,7 @@ from modalities.driving.nuscenes.truth import detection_truth
 from modalities.driving.objects import open_objects
 from modalities.driving.options import DrivingOptions
 from modalities.driving.query_head import FusionOutputs
+from modalities.driving.workers import BatchWorkers
 from zoo.errors import ConfigError, DataError, require
 from zoo.sources import locate
 from zoo.training.recipe import Recipe
@@ -140,7 +141,7 @@ class DrivingDetection:
         self.frames = self._opened(self.tokens)
         self.steps = options.augmentations(self.config)
         total = self.recipe.epochs * self.steps_per_epoch
-        self._scenes = LookAhead(self._jobs, total, options.workers, options.ahead, device)
+        self._batches = BatchWorkers(self._batch, total, options.workers, options.ahead)
         weights = ("heat_weight", "class_weight", "box_weight", "velocity_weight")
         own = {name: getattr(options, name) for name in weights}
         self.criterion = FusionLoss(config=model.sizes, data=self.config, **own)
@@ -148,7 +149,7 @@ class DrivingDetection:
     def _opened(self, tokens: list[str], *, boxes: bool = True) -> Frames:
         options = self.options
         reader = FrameReader(self.data, tokens, self.config, self.sizes, boxes=boxes)
-        return open_frames(reader, self.device, options.memory_gib, workers=options.workers, quiet=self.quiet)
+        return open_frames(reader, options.memory_gib, workers=options.workers, quiet=self.quiet)
 
     def batch(self, epoch: int, index: int) -> tuple[DrivingBatch, BoxTargets]:
         """Batch `index` of `epoch` for this process; a function of its arguments and the recipe's seed alone.
@@ -156,17 +157,17 @@ class DrivingDetection:
         Returns:
             Scenes and their boxes, on the device.
         """
-        scenes = self._scenes(epoch * self.steps_per_epoch + index)
-        targets = pad_boxes([scene.boxes for scene in scenes])
-        return collate(scenes, self.config, self.device), targets.to(self.device)
+        batch, targets = self._batches(epoch * self.steps_per_epoch + index)
+        return to_model(batch, self.config, self.device), targets.to(self.device)
 
-    def _jobs(self, step: int) -> list[Callable[[], TrainingScene]]:
-        """What makes the scenes of a batch."""
+    def _batch(self, step: int) -> tuple[DrivingBatch, BoxTargets]:
+        """What a worker makes of a batch."""
         epoch, index = divmod(step, self.steps_per_epoch)
         seed = derive_seed(self.recipe.seed, epoch, index, self.rank)
         steps = [*(self._paste if epoch < self.recipe.epochs - self.options.paste_off else ()), *self.steps]
         rows: list[int] = self.order.rows(epoch, index).tolist()
-        return [functools.partial(self._scene, row, derive_seed(seed, place), steps) for place, row in enumerate(rows)]
+        scenes = [self._scene(row, derive_seed(seed, place), steps) for place, row in enumerate(rows)]
+        return collate(scenes), pad_boxes([scene.boxes for scene in scenes])
 
     def _scene(self, row: int, seed: int, steps: Sequence[Augmentation]) -> TrainingScene:
         return run(steps, self.frames[row], Generator().manual_seed(seed))
