@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--sample", help="token of the key frame; by default the first")
     parser.add_argument("--model", help="by default pape-fusion-n-nuscenes, and -simdrive of a simulated frame")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--out", type=Path, help="folder for the pictures and boxes; by default they are not kept")
     arguments = parser.parse_args()
     torch.manual_seed(0)

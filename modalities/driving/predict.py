@@ -48,11 +48,11 @@ class KeyFrames:
     annotations, if they are to be drawn, are labelled in the order of the model's classes). Of a data set every key
     frame is predicted, unless options say which.
 
-    What happens without a sensor: a model for cameras and lidar goes on with those there are, with a warning. One for
-    cameras alone needs a picture, one for lidar alone points: without them a `DataError` says so, as it does where
-    there is nothing at all. A camera that the tables do not have is absent; a picture or lidar sweep whose file is
-    missing, or a picture that is damaged, is an error, and with `errors="keep"` an absent sensor. A damaged lidar sweep
-    is always an error.
+    What happens without a sensor: a model for cameras and lidar goes on with those there are, and warns the first time
+    that they are absent; results name the sensors that were there. One for cameras alone needs a picture, one for lidar
+    alone points: without them a `DataError` says so, as it does where there is nothing at all. A camera that the tables
+    do not have is absent; a picture or lidar sweep whose file is missing, or a picture that is damaged, is an error,
+    and with `errors="keep"` an absent sensor. A damaged lidar sweep is always an error.
 
     Args:
         model: A fusion detector.
@@ -69,6 +69,7 @@ class KeyFrames:
         self.sizes = FusionConfig.from_dict(model.config["model"])  # type: ignore[index, arg-type]
         self.uses = Modalities(use_camera=self.sizes.has_cameras, use_lidar=self.sizes.has_lidar)
         self._opened: dict[tuple[Any, ...], NuScenes] = {}
+        self._told: set[tuple[str, ...]] = set()
 
     def sources(self, source: Any, options: Mapping[str, Any]) -> tuple[list[Source], bool]:
         """The key frames that a source stands for, and whether it may stand for several.
@@ -233,8 +234,13 @@ class KeyFrames:
             )
         if self.sizes.has_lidar and not lidar:
             absent.append("the lidar")
-        if absent:
-            warnings.warn(f"{sample.token}: predicted without {', '.join(absent)}, which is not there", stacklevel=2)
+        if absent and tuple(absent) not in self._told:
+            self._told.add(tuple(absent))
+            warnings.warn(
+                f"{sample.token}: predicted without {', '.join(absent)}, which it has not; key frames after it that "
+                "lack the same are not told",
+                stacklevel=2,
+            )
 
 
 def _same(sample: Sample) -> Sample:
