@@ -76,6 +76,8 @@ def test_pictures_are_fitted_and_cameras_with_them(size):
     torch.testing.assert_close(moved.pixels[0].double(), centre, atol=0.3, rtol=0)
     # What is cut is at the top, and at both sides alike.
     assert scale[0] == pytest.approx(scale[1], rel=0.02) and (offset[0] == 0 or offset[1] == 0)
+    over = round(scale[0] * SIZE[1]) - size[1], round(scale[1] * SIZE[0]) - size[0]
+    assert offset == (over[0] // 2, over[1])
 
 
 def test_a_picture_without_pixels_is_refused():

@@ -16,7 +16,6 @@ from torch import nn
 from modalities.driving.batch import DrivingBatch, DrivingInput
 from modalities.driving.config import FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
-from modalities.driving.nuscenes.classes import DETECTION_CLASSES
 from modalities.driving.nuscenes.dataset import NuScenes
 from modalities.driving.prepare import model_input
 from modalities.driving.query_head import decode
@@ -205,16 +204,8 @@ class KeyFrames:
             raise DataError(f"{root}: no such folder; a driving model takes the root of a data set (--dataroot)")
         key = (str(root), version, errors)
         if key not in self._opened:
-            labels = self.data_config.class_names or ()
-            known = bool(labels) and set(labels) <= set(DETECTION_CLASSES)
             missing: Literal["raise", "mask"] = "mask" if errors == "keep" else "raise"
-            data = NuScenes(
-                root,
-                version,
-                classes=labels if known else DETECTION_CLASSES,
-                missing_images=missing,
-                missing_lidar=missing,
-            )
+            data = NuScenes(root, version, missing_images=missing, missing_lidar=missing)
             self._opened = {key: data}
         return self._opened[key]
 
