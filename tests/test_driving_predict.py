@@ -213,6 +213,10 @@ def test_which_key_frames(drive, predict):
         ({"split": "mini_val", "sample": TOKENS[0]}, "exclude each other"),
         ({"limit": 0}, "limit must be a positive whole number"),
         ({"version": "v2"}, "v2: no such folder of nuScenes tables"),
+        ({"version": 1}, "version must be the name of a folder of tables, not 1"),
+        ({"sample": 7}, "sample must be a token or a list of them, not 7"),
+        ({"sample": [7]}, "no sample 7"),
+        ({"sample": []}, "no key frames"),
         ({"version": "../x"}, "version must be the name of a folder"),
         ({"sweeps": 3}, "unknown option 'sweeps'; of driving scenes: errors, limit, sample, split, truth, version"),
     ],
@@ -340,8 +344,9 @@ def test_models_of_one_sensor_do_not_need_the_other(tmp_path, sensors):
             path.unlink()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = predict(root, sample="scene-0061-0", errors="keep")
+        found = zoo.predictor(predict.model, min_score=0.0)(root, sample="scene-0061-0")
     same(found.boxes, before.boxes)
+    assert found.plot().width > 400
     assert found.uses == Modalities(use_camera=sensors == "camera", use_lidar=sensors == "lidar")
     assert (found.cameras, found.points is None) == ((CAMERAS, True) if sensors == "camera" else ((), False))
 

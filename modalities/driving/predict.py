@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -51,7 +51,8 @@ class KeyFrames:
     that they are absent; results name the sensors that were there. One for cameras alone needs a picture, one for lidar
     alone points: without them a `DataError` says so, as it does where there is nothing at all. A camera that the tables
     do not have is absent; a picture or lidar sweep whose file is missing, or a picture that is damaged, is an error,
-    and with `errors="keep"` an absent sensor. A damaged lidar sweep is always an error.
+    and with `errors="keep"` an absent sensor. A damaged lidar sweep is always an error. Files of sensors that the model
+    does not look at may be missing.
 
     Args:
         model: A fusion detector.
@@ -135,6 +136,7 @@ class KeyFrames:
             else [n for n, there in zip(self.data_config.cameras, mask.tolist(), strict=True) if there]
         )
         self._check(sample, cameras, prepared.points)
+        keep = keep or not self.sizes.has_cameras
         drawn = DrawnScene(read, tuple(names), bool(options.get("truth", False)), keep)
         yield (
             prepared,
@@ -200,12 +202,19 @@ class KeyFrames:
             )
         root = Path(source).expanduser()
         version = chosen.pop("version", None)
+        if version is not None and not isinstance(version, str):
+            raise ConfigError(f"version must be the name of a folder of tables, not {version!r:.60}")
         if not root.is_dir():
             raise DataError(f"{root}: no such folder; a driving model takes the root of a data set (--dataroot)")
         key = (str(root), version, errors)
         if key not in self._opened:
-            missing: Literal["raise", "mask"] = "mask" if errors == "keep" else "raise"
-            data = NuScenes(root, version, missing_images=missing, missing_lidar=missing)
+            # Sensors that the model does not look at are drawn where they are there.
+            data = NuScenes(
+                root,
+                version,
+                missing_images="mask" if errors == "keep" or not self.sizes.has_cameras else "raise",
+                missing_lidar="mask" if errors == "keep" or not self.sizes.has_lidar else "raise",
+            )
             self._opened = {key: data}
         return self._opened[key]
 
@@ -258,6 +267,8 @@ def _tokens(
     if sample is None:
         found = data.sample_tokens(split)
     else:
+        if not isinstance(sample, (list, tuple)):
+            raise ConfigError(f"sample must be a token or a list of them, not {sample!r:.60}")
         found = list(sample)
         for token in found:
             data.tables.sample(token)
