@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from modalities.driving.batch import DrivingBatch, DrivingInput
     from modalities.driving.boxes import Boxes3D, pad_boxes
     from modalities.driving.data_config import DrivingDataConfig
+    from modalities.driving.evaluate import evaluate_driving
     from modalities.driving.losses import FusionLoss
     from modalities.driving.model import FusionDetector
     from modalities.driving.nuscenes.dataset import NuScenes
@@ -35,6 +36,7 @@ _LAZY = {
     "NuScenes": "modalities.driving.nuscenes.dataset",
     "Sample": "modalities.driving.scene",
     "SceneDetections": "modalities.driving.results",
+    "evaluate_driving": "modalities.driving.evaluate",
     "model_input": "modalities.driving.prepare",
     "pad_boxes": "modalities.driving.boxes",
     "save_submission": "modalities.driving.results",
@@ -50,6 +52,7 @@ __all__ = [
     "NuScenes",
     "Sample",
     "SceneDetections",
+    "evaluate_driving",
     "model_input",
     "pad_boxes",
     "save_submission",
