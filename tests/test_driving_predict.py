@@ -14,6 +14,8 @@ from driving_toys import tiny_config
 
 import zoo
 from modalities.driving import DrivingBatch
+from modalities.driving.evaluate import detect_frames
+from modalities.driving.frames import FrameReader
 from modalities.driving.geometry import project
 from modalities.driving.geometry_scene import resize_intrinsics
 from modalities.driving.metrics import Detections
@@ -169,6 +171,19 @@ def test_a_submission_is_what_was_found(drive, predict, tmp_path):
     with pytest.raises(DataError, match="of one model"):
         save_submission([*results, other], tmp_path / "two.json")
     assert [path.name for path in tmp_path.iterdir()] == ["val.json"]
+
+
+def test_what_is_submitted_is_what_is_evaluated(drive, tmp_path):
+    """Every query, whatever score is shown, and whatever score the model itself leaves out."""
+    model = detector(min_score=0.3, max_boxes=3)
+    path = save_submission(zoo.predictor(model)(drive), tmp_path / "all.json")
+    data = NuScenes(drive, classes=CLASSES)
+    frames = FrameReader(data, data.sample_tokens(), model.data_config, model.sizes)
+    evaluated = detect_frames(model, frames, workers=0)
+    submitted = read_submission(path, classes=CLASSES).results
+    for token, boxes in zip(frames.tokens, evaluated, strict=True):
+        assert len(boxes) == 16
+        same(submitted[token].boxes, global_detections({token: Detections(boxes)}, data)[token].boxes)
 
 
 def test_models_whose_classes_are_none_of_nuscenes(drive, tmp_path):
