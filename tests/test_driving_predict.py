@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import warnings
 
 import numpy as np
-import PIL.Image
 import pytest
 import torch
-from driving_tables import MOUNTINGS, SIZE, write_drive
-from driving_toys import tiny_config
+from driving_frames import CAMERAS, CLASSES, TOKENS, detector, same
+from driving_tables import SIZE, write_drive
 
 import zoo
 from modalities.driving import DrivingBatch
@@ -24,24 +22,7 @@ from modalities.driving.nuscenes.truth import global_detections
 from modalities.driving.prepare import fit_picture, model_input, read_rig
 from modalities.driving.results import SceneDetections, save_submission
 from modalities.driving.submission import Modalities, read_submission
-from zoo import registry
 from zoo.errors import ConfigError, DataError, WeightsError
-
-CAMERAS = ("CAM_FRONT", "CAM_BACK")
-CLASSES = ("car", "pedestrian", "barrier")
-TOKENS = [f"scene-{scene}-{frame}" for scene in ("0061", "0103") for frame in range(2)]
-
-
-def detector(**model):
-    """A small network for the cameras of `write_drive` that looks far enough to see its things."""
-    torch.manual_seed(0)
-    config = tiny_config(**{"min_score": 0.0} | model)
-    config["data"] |= {
-        "cameras": list(CAMERAS),
-        "point_range": [-48.0, -48.0, -3.0, 48.0, 48.0, 5.0],
-        "pillar_size": 3.2,
-    }
-    return registry.architecture(config).build(config).eval()
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +33,6 @@ def drive(tmp_path_factory):
 @pytest.fixture(scope="module")
 def predict():
     return zoo.predictor(detector(), min_score=0.0)
-
-
-def same(one, other):
-    for name in ("centre", "size", "yaw", "velocity", "score"):
-        torch.testing.assert_close(getattr(one, name), getattr(other, name), atol=1e-4, rtol=1e-4)
-    assert torch.equal(one.label, other.label)
 
 
 @pytest.mark.parametrize("size", [(32, 48), (24, 64), (48, 80), (90, 100)])
@@ -261,128 +236,23 @@ def test_bad_sources(drive, predict, tmp_path):
         predict.video("x.mp4")
 
 
+def test_sixteen_bit_and_other_sizes(drive, predict):
+    exact = predict(drive, sample=TOKENS[0])
+    near = zoo.predictor(detector(), dtype="bfloat16", min_score=0.0)(drive, sample=TOKENS[0])
+    assert near.boxes.centre.dtype == torch.float32 and len(near) == 16
+    assert abs(near.scores[0] - exact.scores[0]) < 0.05
+    large = zoo.predictor(detector(), size=(64, 96), min_score=0.0)
+    found = large(drive, sample=TOKENS[0])
+    given = model_input(NuScenes(drive).sample(TOKENS[0], sweeps=1), large.data_config)
+    assert given.images.shape == (2, 3, 64, 96)
+    with torch.no_grad():
+        same(found.boxes, large.model(DrivingBatch.from_samples([given]))[0])
+    with pytest.raises(DataError, match="multiples of the patch, 8 pixels; got 30 x 48"):
+        zoo.predictor(detector(), size=(30, 48))(drive, sample=TOKENS[0])
+
+
 def test_damaged_weights_are_told(drive):
     model = detector()
     torch.nn.init.constant_(model.head.heat_classes.bias, torch.nan)
     with pytest.raises(WeightsError, match="scene-0061-0: the model's scores are not finite"):
         zoo.predictor(model)(drive, sample=TOKENS[0])
-
-
-def drop(*channels):
-    """Takes the records of sensors out of the tables: what a rig without them gives."""
-
-    def change(tables):
-        tables["sample_data"] = [
-            record
-            for record in tables["sample_data"]
-            if record["calibrated_sensor_token"].removeprefix("k-") not in channels
-        ]
-
-    return change
-
-
-SENSORS = tuple(MOUNTINGS)
-ABSENT = [*((one,) for one in SENSORS), CAMERAS]
-
-
-@pytest.mark.parametrize("absent", ABSENT, ids="+".join)
-@pytest.mark.parametrize("how", ["no record", "no file"])
-def test_absent_sensors(drive, tmp_path, absent, how):
-    """The result is that of the model without them, and a warning names them, once."""
-    predict = zoo.predictor(detector(), min_score=0.0)
-    root = write_drive(tmp_path, frames=1, scenes=("scene-0061",), change=drop(*absent) if how == "no record" else None)
-    token = "scene-0061-0"
-    options = {}
-    if how == "no file":
-        for channel in absent:
-            for path in (root / "samples" / channel).iterdir():
-                path.unlink()
-        with pytest.raises(DataError, match=absent[0]):
-            predict(root, sample=token)
-        options = {"errors": "keep"}
-    whole = predict(write_drive(tmp_path / "whole", frames=1, scenes=("scene-0061",)), sample=token)
-    with pytest.warns(UserWarning, match=f"{token}: predicted without ") as told:
-        found = predict(root, sample=token, **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        predict(root, sample=token, **options)
-    named = [name for name in (*CAMERAS, "the lidar") if name in str(told[0].message)]
-    assert named == [name for name in CAMERAS if name in absent] + ["the lidar"] * ("LIDAR_TOP" in absent)
-    assert found.cameras == tuple(name for name in CAMERAS if name not in absent)
-    assert (found.points is None) == ("LIDAR_TOP" in absent)
-
-    # The same by hand: from the whole key frame, what is absent is masked.
-    sample = NuScenes(tmp_path / "whole").sample(token, sweeps=1)
-    given = model_input(sample, predict.model.data_config)
-    mask = torch.tensor([name not in absent for name in CAMERAS])
-    if "LIDAR_TOP" not in absent:
-        given = given._replace(image_mask=mask, images=given.images if mask.any() else None)
-        with torch.no_grad():
-            expected = predict.model(DrivingBatch.from_samples([given]))[0]
-        same(found.boxes, expected)
-    assert not torch.equal(found.boxes.centre, whole.boxes.centre)
-    picture = found.plot()
-    assert picture.width > 400
-
-
-@pytest.mark.parametrize(
-    ("sensors", "absent", "message"),
-    [
-        ("camera+lidar", SENSORS, "has neither a lidar sweep nor pictures"),
-        ("camera", CAMERAS, r"looks at cameras \(CAM_FRONT, CAM_BACK\), and this key frame has points of a lidar"),
-        ("lidar", ("LIDAR_TOP",), r"looks at a lidar \(LIDAR_TOP\), and this key frame has CAM_FRONT, CAM_BACK"),
-    ],
-)
-def test_a_model_that_has_nothing_to_look_at(tmp_path, sensors, absent, message):
-    root = write_drive(tmp_path, frames=1, scenes=("scene-0061",), change=drop(*absent))
-    with pytest.raises(DataError, match=message):
-        zoo.predictor(detector(sensors=sensors))(root)
-
-
-def test_nothing_at_all_in_files(predict, tmp_path):
-    root = write_drive(tmp_path, frames=1, scenes=("scene-0061",))
-    for path in (root / "samples").rglob("*.*"):
-        path.unlink()
-    with pytest.raises(DataError, match="looks at cameras or a lidar .* has neither pictures nor points"):
-        predict(root, errors="keep")
-
-
-@pytest.mark.parametrize("sensors", ["camera", "lidar"])
-def test_models_of_one_sensor_do_not_need_the_other(tmp_path, sensors):
-    """Nor its files: no warning, no error."""
-    root = write_drive(tmp_path, frames=1, scenes=("scene-0061",))
-    unused = ("LIDAR_TOP",) if sensors == "camera" else CAMERAS
-    predict = zoo.predictor(detector(sensors=sensors), min_score=0.0)
-    before = predict(root, sample="scene-0061-0")
-    for channel in unused:
-        for path in (root / "samples" / channel).iterdir():
-            path.unlink()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = zoo.predictor(predict.model, min_score=0.0)(root, sample="scene-0061-0")
-    same(found.boxes, before.boxes)
-    assert found.plot().width > 400
-    assert found.uses == Modalities(use_camera=sensors == "camera", use_lidar=sensors == "lidar")
-    assert (found.cameras, found.points is None) == ((CAMERAS, True) if sensors == "camera" else ((), False))
-
-
-def test_damaged_files(predict, tmp_path):
-    root = write_drive(tmp_path, frames=1, scenes=("scene-0061",))
-    picture = root / "samples" / "CAM_BACK" / "scene-0061-0.jpg"
-    for content in (b"", b"no picture", picture.read_bytes()[:200]):
-        picture.write_bytes(content)
-        with pytest.raises(DataError, match="scene-0061-0.jpg"):
-            predict(root)
-        with pytest.warns(UserWarning, match="CAM_BACK is taken as absent"):
-            (found,) = predict(root, errors="keep")
-        assert found.cameras == ("CAM_FRONT",) and found.plot().width > 400
-    PIL.Image.new("RGB", (7, 5)).save(picture)
-    with pytest.raises(DataError, match="7 x 5 pixels, the table says 80 x 48"):
-        predict(root)
-    sweep = next((root / "samples" / "LIDAR_TOP").iterdir())
-    sweep.write_bytes(sweep.read_bytes()[:-3])
-    for errors in (None, "keep"):
-        with pytest.raises(DataError, match="truncated, or another format"):
-            predict(root, errors=errors)
-    found = predict(root, on_error="skip")
-    assert found == [] and [failure.name for failure in predict.failures] == ["scene-0061-0"]
