@@ -1,10 +1,10 @@
 """Draw a key frame of nuScenes with its labels, overfit a fusion detector to it, and predict it.
 
-    python examples/driving_frame.py [--dataroot DIR] [--sample TOKEN] [--steps 100] [--out DIR]
+    python examples/driving_frame.py [--dataroot DIR] [--sample TOKEN] [--steps 150] [--out DIR]
 
 DIR is a data set in the format of nuScenes: the official one or a part of it, even a single key frame. Without it, one
-is simulated, as `zoo make-drive` does. That a network gives back what it was shown a hundred times says that cameras,
-lidar, boxes, loss and decoding fit together; it is no measure of how well it detects. On two cores it takes about five
+is simulated, as `zoo make-drive` does. That a network gives back what it was shown again and again says that cameras,
+lidar, boxes, loss and decoding fit together; it is no measure of how well it detects. On two cores it takes about six
 minutes.
 """
 
@@ -40,8 +40,8 @@ def main() -> None:
     parser.add_argument("--dataroot", type=Path, help="a data set in the format of nuScenes")
     parser.add_argument("--sample", help="token of the key frame; by default the first")
     parser.add_argument("--model", help="by default pape-fusion-n-nuscenes, and -simdrive of a simulated frame")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--out", type=Path, help="folder for the pictures and boxes; by default they are not kept")
     arguments = parser.parse_args()
     torch.manual_seed(0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from driving_frames import detector
 from driving_tables import write_drive
-from test_driving_predict import detector
 
 import zoo
 from zoo.bench import driving as bench

@@ -11,8 +11,8 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
+from driving_frames import TOKENS, detector
 from driving_tables import write_drive
-from test_driving_predict import TOKENS, detector
 
 import zoo
 from modalities.driving.boxes import Boxes3D

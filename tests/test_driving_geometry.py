@@ -370,6 +370,8 @@ def test_batches():
     camera = DrivingBatch.from_samples([scene._replace(points=None)]).to("cpu", torch.float32)
     assert camera.points is None and camera.offsets.tolist() == [0, 0] and camera.images.dtype == torch.float32
     assert camera.intrinsics.dtype == torch.float64
+    away = [DrivingInput(*(None if part is None else part.to("meta") for part in one)) for one in (scene, dark)]
+    assert {tensor.device.type for tensor in vars(DrivingBatch.from_samples(away)).values()} == {"meta"}
     with pytest.raises(DataError, match="no scenes"):
         DrivingBatch.from_samples([])
     with pytest.raises(DataError, match="different images"):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import warnings
 
 import numpy as np
-import PIL.Image
 import pytest
 import torch
-from driving_tables import MOUNTINGS, SIZE, write_drive
-from driving_toys import tiny_config
+from driving_frames import CAMERAS, CLASSES, TOKENS, detector, same
+from driving_tables import SIZE, write_drive
 
 import zoo
 from modalities.driving import DrivingBatch
+from modalities.driving.evaluate import detect_frames
+from modalities.driving.frames import FrameReader
 from modalities.driving.geometry import project
 from modalities.driving.geometry_scene import resize_intrinsics
 from modalities.driving.metrics import Detections
@@ -22,24 +22,7 @@ from modalities.driving.nuscenes.truth import global_detections
 from modalities.driving.prepare import fit_picture, model_input, read_rig
 from modalities.driving.results import SceneDetections, save_submission
 from modalities.driving.submission import Modalities, read_submission
-from zoo import registry
 from zoo.errors import ConfigError, DataError, WeightsError
-
-CAMERAS = ("CAM_FRONT", "CAM_BACK")
-CLASSES = ("car", "pedestrian", "barrier")
-TOKENS = [f"scene-{scene}-{frame}" for scene in ("0061", "0103") for frame in range(2)]
-
-
-def detector(**model):
-    """A small network for the cameras of `write_drive` that looks far enough to see its things."""
-    torch.manual_seed(0)
-    config = tiny_config(**{"min_score": 0.0} | model)
-    config["data"] |= {
-        "cameras": list(CAMERAS),
-        "point_range": [-48.0, -48.0, -3.0, 48.0, 48.0, 5.0],
-        "pillar_size": 3.2,
-    }
-    return registry.architecture(config).build(config).eval()
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +33,6 @@ def drive(tmp_path_factory):
 @pytest.fixture(scope="module")
 def predict():
     return zoo.predictor(detector(), min_score=0.0)
-
-
-def same(one, other):
-    for name in ("centre", "size", "yaw", "velocity", "score"):
-        torch.testing.assert_close(getattr(one, name), getattr(other, name), atol=1e-4, rtol=1e-4)
-    assert torch.equal(one.label, other.label)
 
 
 @pytest.mark.parametrize("size", [(32, 48), (24, 64), (48, 80), (90, 100)])
@@ -76,6 +53,8 @@ def test_pictures_are_fitted_and_cameras_with_them(size):
     torch.testing.assert_close(moved.pixels[0].double(), centre, atol=0.3, rtol=0)
     # What is cut is at the top, and at both sides alike.
     assert scale[0] == pytest.approx(scale[1], rel=0.02) and (offset[0] == 0 or offset[1] == 0)
+    over = round(scale[0] * SIZE[1]) - size[1], round(scale[1] * SIZE[0]) - size[0]
+    assert offset == (over[0] // 2, over[1])
 
 
 def test_a_picture_without_pixels_is_refused():
@@ -169,6 +148,19 @@ def test_a_submission_is_what_was_found(drive, predict, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["val.json"]
 
 
+def test_what_is_submitted_is_what_is_evaluated(drive, tmp_path):
+    """Every query, whatever score is shown, and whatever score the model itself leaves out."""
+    model = detector(min_score=0.3, max_boxes=3)
+    path = save_submission(zoo.predictor(model)(drive), tmp_path / "all.json")
+    data = NuScenes(drive, classes=CLASSES)
+    frames = FrameReader(data, data.sample_tokens(), model.data_config, model.sizes)
+    evaluated = detect_frames(model, frames, workers=0)
+    submitted = read_submission(path, classes=CLASSES).results
+    for token, boxes in zip(frames.tokens, evaluated, strict=True):
+        assert len(boxes) == 16
+        same(submitted[token].boxes, global_detections({token: Detections(boxes)}, data)[token].boxes)
+
+
 def test_models_whose_classes_are_none_of_nuscenes(drive, tmp_path):
     model = detector()
     model.reset_classifier(2)
@@ -211,6 +203,10 @@ def test_which_key_frames(drive, predict):
         ({"split": "mini_val", "sample": TOKENS[0]}, "exclude each other"),
         ({"limit": 0}, "limit must be a positive whole number"),
         ({"version": "v2"}, "v2: no such folder of nuScenes tables"),
+        ({"version": 1}, "version must be the name of a folder of tables, not 1"),
+        ({"sample": 7}, "sample must be a token or a list of them, not 7"),
+        ({"sample": [7]}, "no sample 7"),
+        ({"sample": []}, "no key frames"),
         ({"version": "../x"}, "version must be the name of a folder"),
         ({"sweeps": 3}, "unknown option 'sweeps'; of driving scenes: errors, limit, sample, split, truth, version"),
     ],
@@ -240,123 +236,23 @@ def test_bad_sources(drive, predict, tmp_path):
         predict.video("x.mp4")
 
 
+def test_sixteen_bit_and_other_sizes(drive, predict):
+    exact = predict(drive, sample=TOKENS[0])
+    near = zoo.predictor(detector(), dtype="bfloat16", min_score=0.0)(drive, sample=TOKENS[0])
+    assert near.boxes.centre.dtype == torch.float32 and len(near) == 16
+    assert abs(near.scores[0] - exact.scores[0]) < 0.05
+    large = zoo.predictor(detector(), size=(64, 96), min_score=0.0)
+    found = large(drive, sample=TOKENS[0])
+    given = model_input(NuScenes(drive).sample(TOKENS[0], sweeps=1), large.data_config)
+    assert given.images.shape == (2, 3, 64, 96)
+    with torch.no_grad():
+        same(found.boxes, large.model(DrivingBatch.from_samples([given]))[0])
+    with pytest.raises(DataError, match="multiples of the patch, 8 pixels; got 30 x 48"):
+        zoo.predictor(detector(), size=(30, 48))(drive, sample=TOKENS[0])
+
+
 def test_damaged_weights_are_told(drive):
     model = detector()
     torch.nn.init.constant_(model.head.heat_classes.bias, torch.nan)
     with pytest.raises(WeightsError, match="scene-0061-0: the model's scores are not finite"):
         zoo.predictor(model)(drive, sample=TOKENS[0])
-
-
-def drop(*channels):
-    """Takes the records of sensors out of the tables: what a rig without them gives."""
-
-    def change(tables):
-        tables["sample_data"] = [
-            record
-            for record in tables["sample_data"]
-            if record["calibrated_sensor_token"].removeprefix("k-") not in channels
-        ]
-
-    return change
-
-
-SENSORS = tuple(MOUNTINGS)
-ABSENT = [*((one,) for one in SENSORS), CAMERAS]
-
-
-@pytest.mark.parametrize("absent", ABSENT, ids="+".join)
-@pytest.mark.parametrize("how", ["no record", "no file"])
-def test_absent_sensors(predict, tmp_path, absent, how):
-    """The result is that of the model without them, and a warning names them."""
-    root = write_drive(tmp_path, frames=1, scenes=("scene-0061",), change=drop(*absent) if how == "no record" else None)
-    token = "scene-0061-0"
-    options = {}
-    if how == "no file":
-        for channel in absent:
-            for path in (root / "samples" / channel).iterdir():
-                path.unlink()
-        with pytest.raises(DataError, match=absent[0]):
-            predict(root, sample=token)
-        options = {"errors": "keep"}
-    whole = predict(write_drive(tmp_path / "whole", frames=1, scenes=("scene-0061",)), sample=token)
-    with pytest.warns(UserWarning, match=f"{token}: predicted without ") as told:
-        found = predict(root, sample=token, **options)
-    named = [name for name in (*CAMERAS, "the lidar") if name in str(told[0].message)]
-    assert named == [name for name in CAMERAS if name in absent] + ["the lidar"] * ("LIDAR_TOP" in absent)
-    assert found.cameras == tuple(name for name in CAMERAS if name not in absent)
-    assert (found.points is None) == ("LIDAR_TOP" in absent)
-
-    # The same by hand: from the whole key frame, what is absent is masked.
-    sample = NuScenes(tmp_path / "whole").sample(token, sweeps=1)
-    given = model_input(sample, predict.model.data_config)
-    mask = torch.tensor([name not in absent for name in CAMERAS])
-    if "LIDAR_TOP" not in absent:
-        given = given._replace(image_mask=mask, images=given.images if mask.any() else None)
-        with torch.no_grad():
-            expected = predict.model(DrivingBatch.from_samples([given]))[0]
-        same(found.boxes, expected)
-    assert not torch.equal(found.boxes.centre, whole.boxes.centre)
-    picture = found.plot()
-    assert picture.width > 400
-
-
-@pytest.mark.parametrize(
-    ("sensors", "absent", "message"),
-    [
-        ("camera+lidar", SENSORS, "has neither a lidar sweep nor pictures"),
-        ("camera", CAMERAS, r"looks at cameras \(CAM_FRONT, CAM_BACK\), and this key frame has points of a lidar"),
-        ("lidar", ("LIDAR_TOP",), r"looks at a lidar \(LIDAR_TOP\), and this key frame has CAM_FRONT, CAM_BACK"),
-    ],
-)
-def test_a_model_that_has_nothing_to_look_at(tmp_path, sensors, absent, message):
-    root = write_drive(tmp_path, frames=1, scenes=("scene-0061",), change=drop(*absent))
-    with pytest.raises(DataError, match=message):
-        zoo.predictor(detector(sensors=sensors))(root)
-
-
-def test_nothing_at_all_in_files(predict, tmp_path):
-    root = write_drive(tmp_path, frames=1, scenes=("scene-0061",))
-    for path in (root / "samples").rglob("*.*"):
-        path.unlink()
-    with pytest.raises(DataError, match="looks at cameras or a lidar .* has neither pictures nor points"):
-        predict(root, errors="keep")
-
-
-@pytest.mark.parametrize("sensors", ["camera", "lidar"])
-def test_models_of_one_sensor_do_not_need_the_other(tmp_path, sensors):
-    """Nor its files: no warning, no error."""
-    root = write_drive(tmp_path, frames=1, scenes=("scene-0061",))
-    unused = ("LIDAR_TOP",) if sensors == "camera" else CAMERAS
-    predict = zoo.predictor(detector(sensors=sensors), min_score=0.0)
-    before = predict(root, sample="scene-0061-0")
-    for channel in unused:
-        for path in (root / "samples" / channel).iterdir():
-            path.unlink()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = predict(root, sample="scene-0061-0", errors="keep")
-    same(found.boxes, before.boxes)
-    assert found.uses == Modalities(use_camera=sensors == "camera", use_lidar=sensors == "lidar")
-    assert (found.cameras, found.points is None) == ((CAMERAS, True) if sensors == "camera" else ((), False))
-
-
-def test_damaged_files(predict, tmp_path):
-    root = write_drive(tmp_path, frames=1, scenes=("scene-0061",))
-    picture = root / "samples" / "CAM_BACK" / "scene-0061-0.jpg"
-    for content in (b"", b"no picture", picture.read_bytes()[:200]):
-        picture.write_bytes(content)
-        with pytest.raises(DataError, match="scene-0061-0.jpg"):
-            predict(root)
-        with pytest.warns(UserWarning, match="CAM_BACK is taken as absent"):
-            (found,) = predict(root, errors="keep")
-        assert found.cameras == ("CAM_FRONT",) and found.plot().width > 400
-    PIL.Image.new("RGB", (7, 5)).save(picture)
-    with pytest.raises(DataError, match="7 x 5 pixels, the table says 80 x 48"):
-        predict(root)
-    sweep = next((root / "samples" / "LIDAR_TOP").iterdir())
-    sweep.write_bytes(sweep.read_bytes()[:-3])
-    for errors in (None, "keep"):
-        with pytest.raises(DataError, match="truncated, or another format"):
-            predict(root, errors=errors)
-    found = predict(root, on_error="skip")
-    assert found == [] and [failure.name for failure in predict.failures] == ["scene-0061-0"]

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from modalities.driving.evaluate import evaluate_driving
     from modalities.driving.losses import FusionLoss
     from modalities.driving.model import FusionDetector
+    from modalities.driving.nuscenes.dataset import NuScenes
+    from modalities.driving.prepare import model_input
+    from modalities.driving.results import SceneDetections, save_submission
+    from modalities.driving.scene import Sample
 
 # Public name -> module that defines it.
 _LAZY = {
@@ -29,8 +33,13 @@ _LAZY = {
     "DrivingInput": "modalities.driving.batch",
     "FusionDetector": "modalities.driving.model",
     "FusionLoss": "modalities.driving.losses",
+    "NuScenes": "modalities.driving.nuscenes.dataset",
+    "Sample": "modalities.driving.scene",
+    "SceneDetections": "modalities.driving.results",
     "evaluate_driving": "modalities.driving.evaluate",
+    "model_input": "modalities.driving.prepare",
     "pad_boxes": "modalities.driving.boxes",
+    "save_submission": "modalities.driving.results",
 }
 
 __all__ = [
@@ -40,8 +49,13 @@ __all__ = [
     "DrivingInput",
     "FusionDetector",
     "FusionLoss",
+    "NuScenes",
+    "Sample",
+    "SceneDetections",
     "evaluate_driving",
+    "model_input",
     "pad_boxes",
+    "save_submission",
 ]
 
 

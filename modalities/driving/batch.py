@@ -138,7 +138,8 @@ class DrivingBatch:
         cameras = sorted({len(sample.intrinsics) for sample in samples})
         pictures = [sample.images for sample in samples if sample.images is not None]
         shapes = sorted({tuple(images.shape) for images in pictures})
-        widths = sorted({sample.points.shape[1] for sample in samples if sample.points is not None})
+        measured = [sample.points for sample in samples if sample.points is not None]
+        widths = sorted({points.shape[1] for points in measured})
         for what, found in (("numbers of cameras", cameras), ("images", shapes), ("point features", widths)):
             if len(found) > 1:
                 raise DataError(f"driving batch: scenes with different {what}: {', '.join(map(str, found))}")
@@ -150,14 +151,14 @@ class DrivingBatch:
             if pictures:
                 images.append(sample.images if sample.images is not None else torch.zeros_like(pictures[0]))
             if widths:
-                clouds.append(sample.points if sample.points is not None else torch.zeros(0, widths[0]))
+                clouds.append(sample.points if sample.points is not None else measured[0][:0])
         lengths = [0, *(len(cloud) for cloud in clouds)] if widths else [0] * (len(samples) + 1)
         return DrivingBatch(
             torch.stack(images) if pictures else None,
             torch.stack([sample.intrinsics for sample in samples]),
             torch.stack([sample.camera_from_ego for sample in samples]),
             torch.cat(clouds) if widths else None,
-            torch.tensor(lengths).cumsum(0),
+            torch.tensor(lengths, device=masks[0].device).cumsum(0),
             torch.stack(masks),
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from torch import nn
 from modalities.driving.batch import DrivingBatch, DrivingInput
 from modalities.driving.config import FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
-from modalities.driving.nuscenes.classes import DETECTION_CLASSES
+from modalities.driving.metrics import MAX_BOXES
 from modalities.driving.nuscenes.dataset import NuScenes
 from modalities.driving.prepare import model_input
 from modalities.driving.query_head import decode
@@ -48,11 +48,12 @@ class KeyFrames:
     annotations, if they are to be drawn, are labelled in the order of the model's classes). Of a data set every key
     frame is predicted, unless options say which.
 
-    What happens without a sensor: a model for cameras and lidar goes on with those there are, with a warning. One for
-    cameras alone needs a picture, one for lidar alone points: without them a `DataError` says so, as it does where
-    there is nothing at all. A camera that the tables do not have is absent; a picture or lidar sweep whose file is
-    missing, or a picture that is damaged, is an error, and with `errors="keep"` an absent sensor. A damaged lidar sweep
-    is always an error.
+    What happens without a sensor: a model for cameras and lidar goes on with those there are, and warns the first time
+    that they are absent; results name the sensors that were there. One for cameras alone needs a picture, one for lidar
+    alone points: without them a `DataError` says so, as it does where there is nothing at all. A camera that the tables
+    do not have is absent; a picture or lidar sweep whose file is missing, or a picture that is damaged, is an error,
+    and with `errors="keep"` an absent sensor. A damaged lidar sweep is always an error. Files of sensors that the model
+    does not look at may be missing.
 
     Args:
         model: A fusion detector.
@@ -69,6 +70,7 @@ class KeyFrames:
         self.sizes = FusionConfig.from_dict(model.config["model"])  # type: ignore[index, arg-type]
         self.uses = Modalities(use_camera=self.sizes.has_cameras, use_lidar=self.sizes.has_lidar)
         self._opened: dict[tuple[Any, ...], NuScenes] = {}
+        self._told: set[tuple[str, ...]] = set()
 
     def sources(self, source: Any, options: Mapping[str, Any]) -> tuple[list[Source], bool]:
         """The key frames that a source stands for, and whether it may stand for several.
@@ -135,6 +137,7 @@ class KeyFrames:
             else [n for n, there in zip(self.data_config.cameras, mask.tolist(), strict=True) if there]
         )
         self._check(sample, cameras, prepared.points)
+        keep = keep or not self.sizes.has_cameras
         drawn = DrawnScene(read, tuple(names), bool(options.get("truth", False)), keep)
         yield (
             prepared,
@@ -176,7 +179,8 @@ class KeyFrames:
             for row, draft in enumerate(drafts):
                 require_finite(values[row], draft["name"], parameter.dtype)
         made = []
-        for boxes, draft in zip(decode(outputs, self.sizes.max_boxes, self.sizes.min_score), drafts, strict=True):
+        # Every query, as in evaluation: average precision wants the weak ones too, which are not shown.
+        for boxes, draft in zip(decode(outputs, MAX_BOXES, 0.0), drafts, strict=True):
             found = boxes.to("cpu", torch.float32)
             assert found.score is not None
             shown = found[found.score >= min_score][:top_k]
@@ -200,19 +204,18 @@ class KeyFrames:
             )
         root = Path(source).expanduser()
         version = chosen.pop("version", None)
+        if version is not None and not isinstance(version, str):
+            raise ConfigError(f"version must be the name of a folder of tables, not {version!r:.60}")
         if not root.is_dir():
             raise DataError(f"{root}: no such folder; a driving model takes the root of a data set (--dataroot)")
         key = (str(root), version, errors)
         if key not in self._opened:
-            labels = self.data_config.class_names or ()
-            known = bool(labels) and set(labels) <= set(DETECTION_CLASSES)
-            missing: Literal["raise", "mask"] = "mask" if errors == "keep" else "raise"
+            # Sensors that the model does not look at are drawn where they are there.
             data = NuScenes(
                 root,
                 version,
-                classes=labels if known else DETECTION_CLASSES,
-                missing_images=missing,
-                missing_lidar=missing,
+                missing_images="mask" if errors == "keep" or not self.sizes.has_cameras else "raise",
+                missing_lidar="mask" if errors == "keep" or not self.sizes.has_lidar else "raise",
             )
             self._opened = {key: data}
         return self._opened[key]
@@ -233,8 +236,13 @@ class KeyFrames:
             )
         if self.sizes.has_lidar and not lidar:
             absent.append("the lidar")
-        if absent:
-            warnings.warn(f"{sample.token}: predicted without {', '.join(absent)}, which is not there", stacklevel=2)
+        if absent and tuple(absent) not in self._told:
+            self._told.add(tuple(absent))
+            warnings.warn(
+                f"{sample.token}: predicted without {', '.join(absent)}, which it has not; key frames after it that "
+                "lack the same are not told",
+                stacklevel=2,
+            )
 
 
 def _same(sample: Sample) -> Sample:
@@ -261,6 +269,8 @@ def _tokens(
     if sample is None:
         found = data.sample_tokens(split)
     else:
+        if not isinstance(sample, (list, tuple)):
+            raise ConfigError(f"sample must be a token or a list of them, not {sample!r:.60}")
         found = list(sample)
         for token in found:
             data.tables.sample(token)

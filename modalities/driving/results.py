@@ -75,7 +75,7 @@ class SceneDetections(PictureResults):
             counter-clockwise from x, m/s.
         class_names: Of the model; the index as text where it has none.
         global_from_ego: (4, 4) float64 pose of the car.
-        found: All boxes of the model, also those with smaller scores: what is scored.
+        found: The boxes of all queries of the model, also those with smaller scores: what is scored.
         scene: Name of the drive.
         timestamp_us: Time of the lidar, or of the key frame without one.
         cameras: Names of the cameras that the model looked at.

@@ -58,8 +58,8 @@ def predict(
         model = zoo.load(name, pretrained=pretrained, device=device, dtype=torch_dtype)
         if (modality := model.config["modality"]) != "image":
             raise ConfigError(
-                f"{name}: this times image models, not models of {modality}; `zoo bench events` times the reading of "
-                "recordings"
+                f"{name}: this times image models, not models of {modality}; `zoo bench points` and `zoo bench "
+                "driving` time those for clouds and key frames, `zoo bench events` the reading of recordings"
             )
         channels, *shape = model.data_config.input_size
         rows, columns = (size, size) if size else shape

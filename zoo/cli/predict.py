@@ -103,7 +103,7 @@ def predict(
         str | None,
         typer.Option(
             help="Truncated files: raise, or keep what can be decoded; by default raise, but of videos keep and warn. "
-            "Of driving models keep goes on without sensors whose file is missing or damaged."
+            "Of driving models keep goes on without missing files and damaged pictures."
         ),
     ] = None,
     fill: Annotated[
@@ -144,6 +144,9 @@ def predict(
     """
     if as_json and as_csv:
         raise ConfigError("--json and --csv exclude each other")
+    given = [*(sources or []), *([] if dataroot is None else [dataroot])]
+    if not given:
+        raise ConfigError("nothing to predict: give SOURCE, or of a driving model --dataroot")
     if errors not in (None, "raise", "keep"):
         raise ConfigError(f"--errors must be raise or keep, not {errors!r}")
 
@@ -164,9 +167,6 @@ def predict(
     choice = {option: value for option, value in choice.items() if value is not None}
     if predictor.kind != "driving" and (choice or truth or dataroot is not None):
         raise ConfigError("--dataroot, --sample, --split, --limit, --version and --truth are for driving models")
-    given = [*(sources or []), *([] if dataroot is None else [dataroot])]
-    if not given:
-        raise ConfigError("nothing to predict: give SOURCE, or of a driving model --dataroot")
     options: dict[str, Any] = {"frame": frame}
     if predictor.kind == "events":
         options = {} if stride_ms is None else {"stride_us": microseconds(stride_ms, "--stride-ms")}
