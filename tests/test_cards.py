@@ -51,7 +51,19 @@ def front_matter(text):
 
 def test_records_are_of_registered_names_and_published_ones_have_one():
     assert set(zoo.list_models(weights="embedded")) <= set(RECORDED)
-    sets = ("imagenette", "bccd", "nmnist1100", "canvas", "modelnet10", "modelnet10-invariant", "als3", "motion")
+    sets = (
+        "imagenette",
+        "bccd",
+        "nmnist1100",
+        "canvas",
+        "modelnet10",
+        "modelnet10-invariant",
+        "als3",
+        "motion",
+        "simdrive",
+        "simdrive-camera",
+        "simdrive-lidar",
+    )
     trained_here = {name for data in sets for name in zoo.list_models(f"*-{data}")}
     assert set(RECORDED) <= trained_here
 

@@ -54,7 +54,7 @@ def test_filters():
     ours += [f"pape-ri-point-vit-{s}-modelnet10" for s in "nt"]
     assert zoo.list_models(encoding="pape-ri") == sorted(ours)
     embedded = ["pape-event-det-n-nmnist-canvas", "pape-event-vit-n-nmnist1100", "pape-vit-det-n-bccd"]
-    embedded += ["pape-vit-n-imagenette", "pape-vit-t-imagenette"]
+    embedded += ["pape-vit-n-imagenette", "pape-vit-t-imagenette", "pape-fusion-n-simdrive"]
     embedded += ["pape-point-vit-n-modelnet10", "pape-ptv3-n-als3", "pape-video-vit-n-imagenette-motion"]
     assert zoo.list_models(weights="embedded") == sorted(embedded)
     released = ["pape-event-det-b-gen1", "pape-event-vit-b-dvsgesture", "pape-video-vit-b-ucf101"]

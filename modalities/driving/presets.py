@@ -55,6 +55,9 @@ DATA: dict[str, tuple[tuple[str, ...], int, str]] = {
     "nuscenes": (DETECTION_CLASSES, 10, "ntb"),
 }
 
+# Names whose weights come with the package.
+EMBEDDED = ("pape-fusion-n-simdrive",)
+
 
 def config(
     name: str,
@@ -104,7 +107,8 @@ def presets() -> Iterator[dict[str, Any]]:
                     name = f"{encoding}-fusion-{size}-{where}" + ("" if "+" in sensors else f"-{sensors}")
                     made = config(name, encoding=encoding, size=size, labels=labels, sweeps=sweeps, sensors=sensors)
                     command = f"zoo train {where} --model {name} --data DIR"
-                    yield {"name": name, "weights": "none", "command": command, "config": made}
+                    weights = "embedded" if name in EMBEDDED else "none"
+                    yield {"name": name, "weights": weights, "command": command, "config": made}
 
 
 def count_parameters(model: Mapping[str, Any]) -> int:
