@@ -146,6 +146,11 @@ class DrivingDetection:
         own = {name: getattr(options, name) for name in weights}
         self.criterion = FusionLoss(config=model.sizes, data=self.config, **own)
 
+    def close(self) -> None:
+        """Ends the processes that make batches."""
+        if hasattr(self, "_batches"):
+            self._batches.close()
+
     def _opened(self, tokens: list[str], *, boxes: bool = True) -> Frames:
         options = self.options
         reader = FrameReader(self.data, tokens, self.config, self.sizes, boxes=boxes)

@@ -88,11 +88,11 @@ def train(recipe: Recipe, *, resume: bool = False, quiet: bool = True, command: 
     if not resume and any((output / name).exists() for name in (CHECKPOINT, METRICS, RECORD, "model.safetensors")):
         raise ConfigError(f"{output} already holds a run: continue it with --resume or choose another --out")
     with StopRequest(recipe.max_minutes) as stop, _accelerator(recipe) as accelerator, _matmul_precision():
-        trainer = Trainer(recipe, accelerator, output, quiet=quiet)
-        # A run killed before its first checkpoint has a metrics file only: it starts over.
-        if resume and ((output / CHECKPOINT).exists() or not (output / METRICS).exists()):
-            trainer.load(load_checkpoint(output))
-        return trainer.run(stop, command)
+        with closing(Trainer(recipe, accelerator, output, quiet=quiet)) as trainer:
+            # A run killed before its first checkpoint has a metrics file only: it starts over.
+            if resume and ((output / CHECKPOINT).exists() or not (output / METRICS).exists()):
+                trainer.load(load_checkpoint(output))
+            return trainer.run(stop, command)
 
 
 @contextmanager
@@ -160,6 +160,10 @@ class Trainer:
         if self.task.labels:
             model.config["labels"] = list(self.task.labels)
         return model.train()
+
+    def close(self) -> None:
+        """Ends what the task holds."""
+        getattr(self.task, "close", lambda: None)()
 
     @property
     def smoothed(self) -> nn.Module:
