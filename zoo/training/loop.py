@@ -87,12 +87,16 @@ def train(recipe: Recipe, *, resume: bool = False, quiet: bool = True, command: 
         return TrainResult(output, True, steps, steps, record["final_train_loss"], record["duration_s"])
     if not resume and any((output / name).exists() for name in (CHECKPOINT, METRICS, RECORD, "model.safetensors")):
         raise ConfigError(f"{output} already holds a run: continue it with --resume or choose another --out")
-    with StopRequest(recipe.max_minutes) as stop, _accelerator(recipe) as accelerator, _matmul_precision():
-        with closing(Trainer(recipe, accelerator, output, quiet=quiet)) as trainer:
-            # A run killed before its first checkpoint has a metrics file only: it starts over.
-            if resume and ((output / CHECKPOINT).exists() or not (output / METRICS).exists()):
-                trainer.load(load_checkpoint(output))
-            return trainer.run(stop, command)
+    with (
+        StopRequest(recipe.max_minutes) as stop,
+        _accelerator(recipe) as accelerator,
+        _matmul_precision(),
+        closing(Trainer(recipe, accelerator, output, quiet=quiet)) as trainer,
+    ):
+        # A run killed before its first checkpoint has a metrics file only: it starts over.
+        if resume and ((output / CHECKPOINT).exists() or not (output / METRICS).exists()):
+            trainer.load(load_checkpoint(output))
+        return trainer.run(stop, command)
 
 
 @contextmanager
