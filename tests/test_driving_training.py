@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from modalities.driving.frames import FrameReader, ResidentFrames
 from modalities.driving.task import DrivingDetection
 from tests.driving_models import AUGMENTED, CLASSES, PLAIN, write_model
 from tests.driving_tables import write_drive
-from tests.training_toys import stop_after
+from tests.training_toys import soon, stop_after
 from zoo.cli.main import main
 from zoo.errors import ConfigError, DataError
 from zoo.training.loop import train
@@ -126,7 +127,9 @@ def test_two_frames_are_learnt_by_heart(tmp_path: Path) -> None:
 def test_an_interrupted_run_ends_as_one_that_was_not(
     drive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = set(multiprocessing.active_children())
     train(recipe(drive, tmp_path / "whole", **AUGMENTED))
+    assert soon(lambda: set(multiprocessing.active_children()) <= before)  # Those that made batches are gone.
     parts = recipe(drive, tmp_path / "parts", **AUGMENTED, workers=0)
     with monkeypatch.context() as patch:
         stop_after(patch, 3)

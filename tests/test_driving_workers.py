@@ -8,14 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from modalities.driving.workers import BatchWorkers
+from tests.training_toys import soon
 from zoo.errors import DataError
 
 ROOT, HERE = Path(__file__).parents[1], os.getpid()
@@ -38,16 +37,6 @@ def squares(number: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     if number == 3:
         raise DataError("no batch 3")
     return torch.tensor([number**2]), {"empty": torch.zeros(0, 2), "away": torch.tensor(os.getpid() != HERE)}
-
-
-def soon(what: Callable[[], bool]) -> bool:
-    """Whether it becomes true within ten seconds."""
-    end = time.monotonic() + 10
-    while not what():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def running(number: int) -> bool:
