@@ -58,9 +58,11 @@ def test_batches_come_from_processes_in_any_order() -> None:
     workers.close()
 
 
-def test_without_processes_batches_are_made_in_line() -> None:
-    square, rest = BatchWorkers(squares, 10, 0, 2)(6)
-    assert square.tolist() == [36] and not rest["away"]
+def test_without_processes_batches_are_made_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for platform, count in ((sys.platform, 0), ("darwin", 2)):
+        monkeypatch.setattr(sys, "platform", platform)
+        square, rest = BatchWorkers(squares, 10, count, 2)(6)
+        assert square.tolist() == [36] and not rest["away"]
 
 
 def test_processes_end_when_closed() -> None:

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -30,8 +31,8 @@ class BatchWorkers:
 
     Processes are forked at once, before there is work for other threads to be in the middle of; so what `make` reads
     (tables, key frames) is shared with them as it is then. They work on the CPU alone, leave signals to the process
-    that asks for batches, and end with it, however it ends. Where processes cannot be forked, batches are made as they
-    are asked for.
+    that asks for batches, and end with it, however it ends. Where processes cannot be forked (Windows) or not without
+    harm (macOS, whose libraries may not be used after it), batches are made as they are asked for.
 
     Args:
         make: Batch of a number: a tree of CPU tensors.
@@ -45,7 +46,7 @@ class BatchWorkers:
         self._begun: dict[int, Future[Any]] = {}
         self._pool: ProcessPoolExecutor | None = None
         self._processes: list[BaseProcess] = []
-        if workers and "fork" in multiprocessing.get_all_start_methods():
+        if workers and sys.platform != "darwin" and "fork" in multiprocessing.get_all_start_methods():
             context = multiprocessing.get_context("fork")
             self._pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(make,))
             others = set(multiprocessing.active_children())
