@@ -17,6 +17,7 @@ from modalities.driving.augment_paste import PasteObjects
 from modalities.driving.augment_scene import FlipScene, RotateScene, ScaleScene, TranslateScene
 from modalities.driving.boxes import Boxes3D
 from modalities.driving.geometry import image_boxes, points_in_boxes, project, wrap_angle
+from modalities.driving.metrics import Detections
 from modalities.driving.nuscenes.classes import (
     ATTRIBUTES,
     CLASS_RANGES,
@@ -26,6 +27,7 @@ from modalities.driving.nuscenes.classes import (
 )
 from modalities.driving.nuscenes.dataset import NuScenes
 from modalities.driving.nuscenes.splits import SPLITS, official_scenes
+from modalities.driving.nuscenes.truth import detection_truth, global_detections
 from modalities.driving.objects import collect_objects
 from tests.driving_tables import INTRINSICS, OBJECTS, SIZE, STEP_US, SWEEPS, pose_at, world_points, write_drive
 from zoo.errors import ConfigError, DataError
@@ -189,6 +191,23 @@ def test_partial_copies(tmp_path):
 
     sample = NuScenes(write_drive(tmp_path / "dark", scenes=("a",), frames=1, change=no_lidar)).sample("a-0")
     assert sample.points is None and len(sample.cameras) == 2
+
+
+def test_without_a_lidar_what_is_found_and_what_is_scored_are_at_one_time(tmp_path):
+    def cameras_alone(tables):
+        tables["sample_data"] = [row for row in tables["sample_data"] if "LIDAR" not in row["filename"]]
+
+    data = NuScenes(write_drive(tmp_path / "drive", change=cameras_alone))
+    for number, token in enumerate(data.sample_tokens("mini_val")):
+        sample = data.sample(token)
+        assert sample.points is None and sample.annotations is not None
+        front = next(camera for camera in sample.cameras if camera.name == "CAM_FRONT")
+        seconds = number * STEP_US * 1e-6 + (front.timestamp - sample.timestamp) * 1e-6
+        np.testing.assert_allclose(sample.global_from_ego, pose_at(seconds), atol=1e-6)
+        truth, own = detection_truth(data, [token])[token], {token: Detections(sample.annotations.boxes)}
+        lifted = global_detections(own, data)[token].boxes
+        torch.testing.assert_close(lifted.centre, truth.boxes.centre, atol=1e-4, rtol=0)
+        assert truth.origin == pytest.approx(tuple(sample.global_from_ego[:2, 3]))
 
 
 def test_names():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from modalities.driving.frames import FrameReader, ResidentFrames
 from modalities.driving.task import DrivingDetection
 from tests.driving_models import AUGMENTED, CLASSES, PLAIN, write_model
 from tests.driving_tables import write_drive
-from tests.training_toys import stop_after
+from tests.training_toys import soon, stop_after
 from zoo.cli.main import main
 from zoo.errors import ConfigError, DataError
 from zoo.training.loop import train
@@ -126,7 +128,9 @@ def test_two_frames_are_learnt_by_heart(tmp_path: Path) -> None:
 def test_an_interrupted_run_ends_as_one_that_was_not(
     drive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = set(multiprocessing.active_children())
     train(recipe(drive, tmp_path / "whole", **AUGMENTED))
+    assert soon(lambda: set(multiprocessing.active_children()) <= before)  # Those that made batches are gone.
     parts = recipe(drive, tmp_path / "parts", **AUGMENTED, workers=0)
     with monkeypatch.context() as patch:
         stop_after(patch, 3)
@@ -221,6 +225,23 @@ def test_missing_pictures_and_sweeps(tmp_path: Path) -> None:
         picture.write_bytes(b"no picture")
     with pytest.raises(DataError, match="CAM_FRONT"):
         train(recipe(drive, tmp_path / "run4", missing_images="mask"))
+
+
+def test_files_of_sensors_that_a_model_does_not_look_at_may_be_missing(tmp_path: Path) -> None:
+    drive = write_drive(tmp_path / "drive")
+    shutil.rmtree(drive / "samples" / "LIDAR_TOP")
+    camera, lidar = (write_model(tmp_path / name, sensors=name) for name in ("camera", "lidar"))
+    found = task(drive, tmp_path / "run", model=camera, **PLAIN, workers=0).batch(0, 0)[0]
+    assert found.points is None and bool(found.image_mask.any())
+    assert evaluate_driving(zoo.load(camera), drive, split="mini_val", limit=1)["images"] == 1
+    for name in (lidar, _NETWORK["name"]):
+        with pytest.raises(DataError, match="LIDAR_TOP"):
+            evaluate_driving(zoo.load(name), drive, split="mini_val", limit=1)
+    drive = write_drive(tmp_path / "other")
+    shutil.rmtree(drive / "samples" / "CAM_BACK")
+    found = task(drive, tmp_path / "run", model=lidar, **PLAIN, workers=0).batch(0, 0)[0]
+    assert found.points is not None and found.images is None
+    assert evaluate_driving(zoo.load(lidar), drive, split="mini_val", limit=1)["images"] == 1
 
 
 def test_models_of_one_sensor_and_with_other_classes_train(drive: Path, tmp_path: Path) -> None:

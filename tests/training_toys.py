@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +88,13 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 
     stop = Stop(steps)
     monkeypatch.setattr(StopRequest, "reason", lambda self: stop.reason())
+
+
+def soon(what: Callable[[], bool]) -> bool:
+    """Whether it becomes true within ten seconds."""
+    end = time.monotonic() + 10
+    while not what():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True

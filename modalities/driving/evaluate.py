@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from torch import nn
 from modalities.driving.augment import TrainingScene
 from modalities.driving.boxes import Boxes3D
 from modalities.driving.data_config import DrivingDataConfig
-from modalities.driving.frames import FrameReader, Frames, collate, to_model
+from modalities.driving.frames import FrameReader, Frames, collate, open_data, to_model
 from modalities.driving.look_ahead import LookAhead
 from modalities.driving.metrics import MAX_BOXES, Detections, DetectionScores, DetectionTruth, score_detections
 from modalities.driving.nuscenes.classes import DETECTION_CLASSES, default_attribute
@@ -250,7 +250,8 @@ def evaluate_driving(
     config: Any = model.data_config
     network: Any = model.sizes
     conditions = list(_conditions(drop, config, network.sensors))
-    opened = NuScenes(Path(data), version, classes=model_classes(model), missing_images="mask" if skip_bad else "raise")
+    missing: Literal["raise", "mask"] = "mask" if skip_bad else "raise"
+    opened = open_data(Path(data), version, network.sensors, classes=model_classes(model), missing_images=missing)
     tokens = opened.sample_tokens({"validation": "val"}.get(split, split))[:limit]
     truth = detection_truth(opened, tokens)
     frames = FrameReader(opened, tokens, config, network, boxes=False)

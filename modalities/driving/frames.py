@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Protocol
+from pathlib import Path
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -16,13 +17,55 @@ from modalities.driving.boxes import Boxes3D
 from modalities.driving.config import FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
 from modalities.driving.metrics import DetectionTruth
+from modalities.driving.nuscenes.classes import DETECTION_CLASSES
 from modalities.driving.nuscenes.dataset import NuScenes
 from modalities.driving.prepare import normalise_images, read_rig
 from modalities.driving.scene import Annotations
 from zoo.errors import DataError
 from zoo.progress import progress_bar
 
-__all__ = ["FrameReader", "Frames", "ResidentFrames", "collate", "open_frames", "to_model", "training_boxes"]
+__all__ = [
+    "FrameReader",
+    "Frames",
+    "ResidentFrames",
+    "collate",
+    "open_data",
+    "open_frames",
+    "to_model",
+    "training_boxes",
+]
+
+
+def open_data(
+    dataroot: str | Path,
+    version: str | None,
+    sensors: str,
+    *,
+    classes: Sequence[str] = DETECTION_CLASSES,
+    missing_images: Literal["raise", "mask"] = "raise",
+    missing_lidar: Literal["raise", "mask"] = "raise",
+) -> NuScenes:
+    """Opens a data set for a model: files of sensors that it does not look at may be missing.
+
+    Args:
+        dataroot: See `NuScenes`.
+        version: See `NuScenes`.
+        sensors: Of the model, a name of `modalities.driving.config.SENSORS`.
+        classes: See `NuScenes`.
+        missing_images: See `NuScenes`; of a model with cameras.
+        missing_lidar: See `NuScenes`; of a model with a lidar.
+
+    Raises:
+        DataError: If the tables cannot be used.
+        ConfigError: If an option or a class is unknown.
+    """
+    return NuScenes(
+        dataroot,
+        version,
+        classes=classes,
+        missing_images=missing_images if "camera" in sensors else "mask",
+        missing_lidar=missing_lidar if "lidar" in sensors else "mask",
+    )
 
 
 class Frames(Protocol):

@@ -16,6 +16,7 @@ from modalities.driving.config import FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
 from modalities.driving.mapping import constants
 from modalities.driving.matching import assign, matching_cost
+from modalities.driving.nuscenes.classes import NO_FRONT
 from modalities.driving.query_head import FusionOutputs
 
 __all__ = ["FusionLoss", "encode_boxes", "gaussian_focal_loss", "gaussian_radius", "heat_targets"]
@@ -29,6 +30,10 @@ _LARGEST_RADIUS, _SMALLEST_RADIUS = 8, 1
 @dataclass(frozen=True, kw_only=True)
 class FusionLoss:
     """The loss of a batch.
+
+    Of classes without a front (`NO_FRONT`, by the names of the classes) the nearer of the two directions of a box
+    counts, as in the metrics: labels say either, and between them the absolute differences have no minimum of their
+    own, so that sine and cosine would shrink to 0 and the direction be lost.
 
     Attributes:
         config: Of the network.
@@ -78,6 +83,7 @@ class FusionLoss:
         boxes = torch.where(mask.unsqueeze(-1), boxes, 0.0)
         codes, known = encode_boxes(boxes)
         count = mask.sum().clamp_min(1)
+        alike = self._alike(labels, kinds)
 
         heat = gaussian_focal_loss(outputs.heatmap, heat_targets(boxes, labels, mask, self.config, self.data, kinds))
         cost = matching_cost(
@@ -89,6 +95,7 @@ class FusionLoss:
             box_weight=self.match_box,
             alpha=self.alpha,
             gamma=self.gamma,
+            alike=alike,
         )
         match = assign(cost, mask)
         matched = match >= 0
@@ -101,7 +108,7 @@ class FusionLoss:
         classes = _focal_loss(outputs.classes, wanted, self.alpha, self.gamma) / count
 
         found = outputs.boxes.gather(1, query.unsqueeze(2).expand(-1, -1, codes.shape[2]))
-        difference = (found - codes).abs() * matched.unsqueeze(-1)
+        difference = (found - _nearer(codes, found, alike)).abs() * matched.unsqueeze(-1)
         box = difference[..., :8].sum() / count
         velocity = (difference[..., 8:] * known).sum() / count
         losses = {
@@ -111,6 +118,15 @@ class FusionLoss:
             "velocity": self.box_weight * self.velocity_weight * velocity,
         }
         return losses | {"loss": torch.stack(list(losses.values())).sum()}
+
+    def _alike(self, labels: Tensor, kinds: int) -> Tensor:
+        """(B, M) bool: boxes of classes without a front."""
+        names = self.data.class_names or ()
+        found = torch.zeros_like(labels, dtype=torch.bool)
+        for label, name in enumerate(names[:kinds]):
+            if name in NO_FRONT:
+                found = found | (labels == label)
+        return found
 
 
 def encode_boxes(boxes: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,6 +144,14 @@ def encode_boxes(boxes: Tensor) -> tuple[Tensor, Tensor]:
     known = torch.isfinite(velocity)
     velocity = torch.where(known, velocity, 0.0)
     return torch.cat([boxes[..., :3], size, yaw.sin(), yaw.cos(), velocity], dim=-1), known
+
+
+def _nearer(codes: Tensor, found: Tensor, alike: Tensor) -> Tensor:
+    """Codes (B, M, 10) in which boxes that look the same from behind have the direction nearer to what was found."""
+    wanted, got = codes[..., 6:8], found[..., 6:8]
+    behind = alike & ((got + wanted).abs().sum(-1) < (got - wanted).abs().sum(-1))
+    turned = torch.where(behind.unsqueeze(-1), -wanted, wanted)
+    return torch.cat([codes[..., :6], turned, codes[..., 8:]], dim=-1)
 
 
 def gaussian_radius(length: Tensor, width: Tensor, overlap: float = 0.1) -> Tensor:

@@ -27,6 +27,7 @@ def matching_cost(
     box_weight: float,
     alpha: float,
     gamma: float,
+    alike: Tensor | None = None,
 ) -> Tensor:
     """Cost (B, Q, M) of giving a box to a query.
 
@@ -39,6 +40,7 @@ def matching_cost(
         box_weight: Of the absolute differences of height, logarithms of the size, and sine and cosine of the yaw.
         alpha: Of the focal loss.
         gamma: Of the focal loss.
+        alike: (B, M) bool, boxes whose front and back are alike: the nearer of the two directions counts.
     """
     logits = outputs.classes
     probability = logits.sigmoid()
@@ -47,7 +49,11 @@ def matching_cost(
     index = labels.unsqueeze(1).expand(-1, logits.shape[1], -1)
     classes = (positive - negative).gather(2, index)
     distance = torch.cdist(outputs.boxes[..., :2], codes[..., :2], compute_mode="donot_use_mm_for_euclid_dist")
-    rest = torch.cdist(outputs.boxes[..., 2:8], codes[..., 2:8], p=1.0)
+    found = outputs.boxes[..., 2:8]
+    rest = torch.cdist(found, codes[..., 2:8], p=1.0)
+    if alike is not None:
+        turned = torch.cat([codes[..., 2:6], -codes[..., 6:8]], dim=-1)
+        rest = torch.where(alike.unsqueeze(1), torch.minimum(rest, torch.cdist(found, turned, p=1.0)), rest)
     cost = class_weight * classes + centre_weight * distance + box_weight * rest
     return torch.nan_to_num(cost, nan=_WORST, posinf=_WORST, neginf=-_WORST)
 

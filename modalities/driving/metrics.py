@@ -16,7 +16,7 @@ import torch
 
 from modalities.driving.boxes import Boxes3D
 from modalities.driving.geometry import points_in_boxes
-from modalities.driving.nuscenes.classes import BIKE_RACK, CLASS_RANGES, DETECTION_CLASSES
+from modalities.driving.nuscenes.classes import BIKE_RACK, CLASS_RANGES, DETECTION_CLASSES, NO_FRONT
 from modalities.driving.scene import Annotations
 from zoo.errors import ConfigError, DataError
 
@@ -328,7 +328,7 @@ def _errors(found: _Kept, truth: _Kept, apart: np.ndarray, name: str) -> np.ndar
     common = np.minimum(one[..., 3:6], two[..., 3:6]).prod(-1)
     union = one[..., 3:6].prod(-1) + two[..., 3:6].prod(-1) - common
     scale = 1 - common / np.where(union > 0, union, 1.0)
-    period = math.pi if name == "barrier" else 2 * math.pi  # barriers have no front
+    period = math.pi if name in NO_FRONT else 2 * math.pi
     turn = np.abs((two[..., 6] - one[..., 6] + period / 2) % period - period / 2)
     speed = np.linalg.norm(one[..., 7:9] - two[..., 7:9], axis=-1)
     wrong = (found.attribute[:, None] != truth.attribute[None]).astype(np.float64)

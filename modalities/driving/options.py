@@ -32,8 +32,9 @@ class DrivingOptions:
         dev_split: Split that `eval_every` and the end of training measure on; `None` for none.
         classes: Detection classes, in the order of the labels; `None` = those of the model.
         missing_images: What a picture without a file is: an error (`"raise"`) or an absent camera (`"mask"`).
-        memory_gib: Most memory for key frames; sets that need more are read from disk as they are asked for.
-        workers: Processes that read and augment; 0 does so between the steps.
+        memory_gib: Most memory for the key frames of a split, of each process that trains; sets that need more are read
+            from disk as they are asked for.
+        workers: Processes that read and augment, of each process that trains; 0 does so between the steps.
         ahead: Batches that are begun before they are needed.
         balance: Key frames with rare classes come more often (`modalities.driving.balance`).
         paste: Class -> objects of it that a scene shall have: others are pasted in (`augment_paste`); empty for none.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from torch import nn
 from modalities.driving.batch import DrivingBatch, DrivingInput
 from modalities.driving.config import FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
+from modalities.driving.frames import open_data
 from modalities.driving.metrics import MAX_BOXES
 from modalities.driving.nuscenes.dataset import NuScenes
 from modalities.driving.prepare import model_input
@@ -211,12 +212,8 @@ class KeyFrames:
         key = (str(root), version, errors)
         if key not in self._opened:
             # Sensors that the model does not look at are drawn where they are there.
-            data = NuScenes(
-                root,
-                version,
-                missing_images="mask" if errors == "keep" or not self.sizes.has_cameras else "raise",
-                missing_lidar="mask" if errors == "keep" or not self.sizes.has_lidar else "raise",
-            )
+            missing: Literal["raise", "mask"] = "mask" if errors == "keep" else "raise"
+            data = open_data(root, version, self.sizes.sensors, missing_images=missing, missing_lidar=missing)
             self._opened = {key: data}
         return self._opened[key]
 

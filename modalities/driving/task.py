@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,14 +14,13 @@ from modalities.driving.augment_paste import PasteObjects
 from modalities.driving.balance import BalancedOrder, balanced_weights
 from modalities.driving.batch import DrivingBatch
 from modalities.driving.boxes import BoxTargets, pad_boxes
-from modalities.driving.config import FusionConfig
+from modalities.driving.config import SENSORS, FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
 from modalities.driving.evaluate import as_metrics, data_facts, detect_frames, score_boxes
-from modalities.driving.frames import FrameReader, Frames, collate, open_frames, to_model
+from modalities.driving.frames import FrameReader, Frames, collate, open_data, open_frames, to_model
 from modalities.driving.look_ahead import LookAhead
 from modalities.driving.losses import FusionLoss
 from modalities.driving.model import FusionDetector
-from modalities.driving.nuscenes.dataset import NuScenes
 from modalities.driving.nuscenes.truth import detection_truth
 from modalities.driving.objects import open_objects
 from modalities.driving.options import DrivingOptions
@@ -63,9 +61,10 @@ class DrivingDetection:
         if not names:
             raise ConfigError(f"recipe: {recipe.model} does not name its classes: set classes")
         self.labels, self.num_classes = list(names), len(names)
-        self.data = NuScenes(
-            Path(recipe.data),
+        self.data = open_data(
+            recipe.data,
             self.options.version,
+            str((source["model"] | recipe.model_options).get("sensors", SENSORS[0])),
             classes=self.labels,
             missing_images=self.options.missing_images,
         )
@@ -145,6 +144,11 @@ class DrivingDetection:
         weights = ("heat_weight", "class_weight", "box_weight", "velocity_weight")
         own = {name: getattr(options, name) for name in weights}
         self.criterion = FusionLoss(config=model.sizes, data=self.config, **own)
+
+    def close(self) -> None:
+        """Ends the processes that make batches."""
+        if hasattr(self, "_batches"):
+            self._batches.close()
 
     def _opened(self, tokens: list[str], *, boxes: bool = True) -> Frames:
         options = self.options

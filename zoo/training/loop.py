@@ -87,8 +87,12 @@ def train(recipe: Recipe, *, resume: bool = False, quiet: bool = True, command: 
         return TrainResult(output, True, steps, steps, record["final_train_loss"], record["duration_s"])
     if not resume and any((output / name).exists() for name in (CHECKPOINT, METRICS, RECORD, "model.safetensors")):
         raise ConfigError(f"{output} already holds a run: continue it with --resume or choose another --out")
-    with StopRequest(recipe.max_minutes) as stop, _accelerator(recipe) as accelerator, _matmul_precision():
-        trainer = Trainer(recipe, accelerator, output, quiet=quiet)
+    with (
+        StopRequest(recipe.max_minutes) as stop,
+        _accelerator(recipe) as accelerator,
+        _matmul_precision(),
+        closing(Trainer(recipe, accelerator, output, quiet=quiet)) as trainer,
+    ):
         # A run killed before its first checkpoint has a metrics file only: it starts over.
         if resume and ((output / CHECKPOINT).exists() or not (output / METRICS).exists()):
             trainer.load(load_checkpoint(output))
@@ -160,6 +164,10 @@ class Trainer:
         if self.task.labels:
             model.config["labels"] = list(self.task.labels)
         return model.train()
+
+    def close(self) -> None:
+        """Ends what the task holds."""
+        getattr(self.task, "close", lambda: None)()
 
     @property
     def smoothed(self) -> nn.Module:

@@ -26,6 +26,9 @@ class Task(Protocol):
     A task whose networks draw random numbers on the CPU in training, whatever the device, says so by an attribute
     `draws_on_host = True`; its batches must not draw from torch's default generator then, since they are made in a
     thread beside the step.
+
+    A task that holds what does not end by itself, such as processes, ends it in a method `close()` without arguments,
+    which is called after training, however that ends.
     """
 
     modality: str

@@ -14,6 +14,7 @@ __all__ = [
     "CLASS_RANGES",
     "DETECTION_CLASSES",
     "LIDAR",
+    "NO_FRONT",
     "attributes_of",
     "default_attribute",
     "detection_class",
@@ -41,6 +42,9 @@ CLASS_RANGES = MappingProxyType(
 
 CAMERAS = ("CAM_FRONT", "CAM_FRONT_RIGHT", "CAM_BACK_RIGHT", "CAM_BACK", "CAM_BACK_LEFT", "CAM_FRONT_LEFT")
 LIDAR = "LIDAR_TOP"
+NO_FRONT = ("barrier",)
+"""Classes that look the same turned by half a turn, by which their yaw is therefore never wrong."""
+
 BIKE_RACK = "static_object.bicycle_rack"
 
 _CATEGORIES = {

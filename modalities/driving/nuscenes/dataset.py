@@ -145,17 +145,12 @@ class NuScenes:
             raise ConfigError(f"sweeps must be 1 to {_MAX_SWEEPS}, got {sweeps}")
         time, data = self._time(token), self._data.get(token, {})
         lidar = data.get(LIDAR)
-        channels = [name for name in CAMERAS if name in data]
-        channels += sorted(n for n in data if n not in CAMERAS and self.tables.channel(data[n])[1] == "camera")
-        reference = lidar or (data[channels[0]] if channels else None)
-        if reference is None:
-            raise DataError(f"{self.tables.folder}: sample {token} has neither a lidar sweep nor pictures")
-        global_from_ego = self._pose(reference)
+        global_from_ego = self.ego_pose(token)
         ego_from_global = invert_rigid(global_from_ego)
         return Sample(
             token=token,
             timestamp=time if lidar is None else self.tables.time("sample_data", lidar),
-            cameras=tuple(self._camera(name, data[name], global_from_ego) for name in channels),
+            cameras=tuple(self._camera(name, data[name], global_from_ego) for name in self._channels(data)),
             points=None if lidar is None else self._cloud(lidar, ego_from_global, sweeps),
             annotations=self._annotations.of(token, ego_from_global),
             global_from_ego=global_from_ego,
@@ -164,10 +159,14 @@ class NuScenes:
         )
 
     def ego_pose(self, token: str) -> np.ndarray:
-        """(4, 4) float64 global_from_ego of a key frame, at the time of its lidar (or of its first camera)."""
+        """(4, 4) float64 global_from_ego of a key frame, at the time of its lidar (or of the first of its cameras).
+
+        Raises:
+            DataError: If there is no such key frame, or it has neither, or the pose is broken.
+        """
         self.tables.sample(token)
         data = self._data.get(token, {})
-        reference = data.get(LIDAR) or next((data[name] for name in sorted(data)), None)
+        reference = data.get(LIDAR) or next((data[name] for name in self._channels(data)), None)
         if reference is None:
             raise DataError(f"{self.tables.folder}: sample {token} has neither a lidar sweep nor pictures")
         return self._pose(reference)
@@ -183,6 +182,11 @@ class NuScenes:
     def velocity(self, annotation_token: str) -> np.ndarray:
         """(2,) velocity of a box in m/s in the global frame: see `AnnotationTables.velocity`."""
         return self._annotations.velocity(annotation_token)
+
+    def _channels(self, data: Mapping[str, Record]) -> list[str]:
+        """Cameras of a key frame, those of nuScenes first."""
+        channels = [name for name in CAMERAS if name in data]
+        return channels + sorted(n for n in data if n not in CAMERAS and self.tables.channel(data[n])[1] == "camera")
 
     def _time(self, token: str) -> int:
         return self.tables.time("sample", self.tables.sample(token))
