@@ -28,12 +28,13 @@ def kernel_test(test: Test) -> Test:
     return pytest.mark.skipif(not HERE, reason="no CUDA device; runs in a process of its own by the interpreter")(test)
 
 
-def run(code_or_path: str, timeout: float = 300) -> str:
+def run(code_or_path: str, timeout: float = 300, marked: str | None = None) -> str:
     """Runs Python code, or pytest on a file (`.py`) with `TRITON_INTERPRET=1`.
 
     Args:
         code_or_path: Python code, or the path of a test file.
         timeout: Seconds.
+        marked: Of a file, run the tests with this mark in place of those that run by default.
 
     Returns:
         What it wrote to standard output.
@@ -43,6 +44,7 @@ def run(code_or_path: str, timeout: float = 300) -> str:
     """
     is_file = code_or_path.endswith(".py") and "\n" not in code_or_path
     how = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", code_or_path] if is_file else ["-c", code_or_path]
+    how += ["-m", marked] if marked else []
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
     environment.pop("ZOO_KERNEL", None)

@@ -27,6 +27,13 @@ def test_kernels_by_the_interpreter():
     run(__file__, timeout=850)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(HERE, reason="this is the process that runs the kernels")
+@pytest.mark.timeout(900)
+def test_slow_kernels_by_the_interpreter():
+    run(__file__, timeout=850, marked="slow")
+
+
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     if interpreted():
@@ -234,6 +241,7 @@ def test_the_operators_keep_their_promises():
     )
 
 
+@pytest.mark.slow
 @kernel_test
 def test_compiles_whole_for_any_size():
     attention = layer("pape", 2)

@@ -20,6 +20,13 @@ def test_kernel_by_the_interpreter():
     run(__file__, timeout=550)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(HERE, reason="this is the process that runs the kernels")
+@pytest.mark.timeout(600)
+def test_slow_kernel_by_the_interpreter():
+    run(__file__, timeout=550, marked="slow")
+
+
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     if interpreted():
@@ -151,6 +158,7 @@ def test_gradients_go_elsewhere_or_are_refused(learned):
         assert attention(x, coords).isfinite().all()
 
 
+@pytest.mark.slow
 @kernel_test
 @pytest.mark.parametrize("elements", [2**27, 2 * 43 * 22])
 def test_compiles_whole_for_any_size(elements, monkeypatch):
