@@ -11,7 +11,7 @@ import numpy as np
 from modalities.points.points import Points
 from zoo.errors import ConfigError
 
-__all__ = ["CLASS_FIELDS", "Colouring", "choices", "class_colour", "colouring"]
+__all__ = ["ASPRS", "CLASS_FIELDS", "Colouring", "choices", "class_colour", "colouring"]
 
 # Okabe and Ito's colours, told apart with any colour vision, with brown for the yellow that is lost on white.
 _CLASSES = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233), (140, 86, 75))
@@ -19,10 +19,19 @@ _IGNORED = (176, 176, 176)
 CLASS_FIELDS = ("label", "classification", "segment", "instance")
 """Fields whose whole numbers are names, not amounts."""
 _FEW = 256
-# Standard codes of LAS.
-_ASPRS = {0: "never classified", 1: "unclassified", 2: "ground", 3: "low vegetation", 4: "medium vegetation"}
-_ASPRS |= {5: "high vegetation", 6: "building", 7: "low noise", 8: "key point", 9: "water", 10: "rail", 11: "road"}
-_ASPRS |= {
+ASPRS = {
+    0: "never classified",
+    1: "unclassified",
+    2: "ground",
+    3: "low vegetation",
+    4: "medium vegetation",
+    5: "high vegetation",
+    6: "building",
+    7: "low noise",
+    8: "key point",
+    9: "water",
+    10: "rail",
+    11: "road",
     12: "overlap",
     13: "wire guard",
     14: "wire",
@@ -30,7 +39,12 @@ _ASPRS |= {
     16: "wire connector",
     17: "bridge",
     18: "high noise",
+    19: "overhead structure",
+    20: "ignored ground",
+    21: "snow",
+    22: "temporal exclusion",
 }
+"""Names of the classification codes of LAS 1.4 (specification R15, table 17)."""
 # Anchors of a dark blue to yellow scale of rising lightness.
 _SCALE = np.array(
     [[0, 32, 81], [34, 62, 108], [87, 92, 109], [127, 124, 117], [170, 159, 107], [215, 198, 81], [253, 234, 69]],
@@ -115,7 +129,7 @@ def _by_class(by: str, values: np.ndarray, found: np.ndarray, names: Sequence[st
         named = names is not None and 0 <= code < len(names)
         label = names[code] if named and names is not None else "ignored" if code == ignore else str(code)
         if by == "classification" and not named:
-            label = _ASPRS.get(code, f"code {code}")
+            label = ASPRS.get(code, f"code {code}")
         classes.append((label, _IGNORED if code == ignore and not named else class_colour(code), counts[index]))
         place_of[index] = place
     numbers = place_of[np.searchsorted(found, values)] if len(found) else np.empty(0, np.uint8)
