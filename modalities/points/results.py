@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from modalities.points.colours import class_colour
+from modalities.points.colours import class_colours
 from modalities.points.points import Points
 from modalities.points.viewer import save_page
 from modalities.points.viz import draw_points, to_picture
@@ -110,7 +110,7 @@ class CloudSegments(_CloudResults):
     @property
     def cloud(self) -> Points:
         """The cloud with the fields `label` int64, `score` float32, and the colour of its class as `rgb`."""
-        palette = np.array([class_colour(index) for index in range(len(self.class_names))], np.uint8).reshape(-1, 3)
+        palette = np.array(class_colours(self.class_names), np.uint8).reshape(-1, 3)
         return self.points.with_fields(label=self.indices, score=self.scores, rgb=palette[self.indices])
 
     @property
