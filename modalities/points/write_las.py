@@ -102,7 +102,7 @@ def save_las(points: Points, indices: np.ndarray, scores: np.ndarray, names: Seq
     except Exception as error:  # What laspy and lazrs raise of a file that was changed is of many kinds.
         raise DataError(f"{source}: can no longer be read ({' '.join(str(error).split())[:100]})") from error
     if not same:
-        raise DataError(f"{source}: was changed since its points were read")
+        raise DataError(f"{source}: does not hold the points of this cloud (any more)")
     added = "score"
     while added in file.point_format.dimension_names:
         added += "_"
