@@ -12,6 +12,7 @@ import torch
 
 from modalities.driving.boxes import Boxes3D
 from modalities.driving.geometry import EDGES, project_segments, transform_points
+from modalities.driving.nuscenes.classes import DETECTION_CLASSES
 from modalities.driving.scene import Camera, Sample
 from zoo.detection.results import class_colour
 from zoo.errors import ConfigError, DataError
@@ -67,8 +68,12 @@ class Layer:
         return [own] if self.colour is None else [([(0, 0, 0)] * len(self.boxes), self.width + 2), own]
 
     def colour_of(self, label: int) -> tuple[int, int, int]:
-        """Colour of a class."""
-        return class_colour(label) if 0 <= label < len(self.class_names) else OTHER
+        """Colour of a class: one that nuScenes knows has the same whatever its label is in a model."""
+        if not 0 <= label < len(self.class_names):
+            return OTHER
+        name = self.class_names[label]
+        known = name in DETECTION_CLASSES
+        return class_colour(DETECTION_CLASSES.index(name) if known else len(DETECTION_CLASSES) + label)
 
     def counts(self) -> list[tuple[str, tuple[int, int, int], int]]:
         """Name, colour and number of boxes of each class that occurs, in the order of the classes."""

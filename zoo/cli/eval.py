@@ -71,7 +71,10 @@ def eval_(
     ],
     split: Annotated[
         str,
-        typer.Option(help="Which split; data sets have train and test, and most val (HMDB51 and N-MNIST have none)."),
+        typer.Option(
+            help="Which split; data sets have train and test, and most val (HMDB51, N-MNIST, ModelNet and ALS-3 have "
+            "none)."
+        ),
     ] = "validation",
     sizes: Annotated[
         str | None,
