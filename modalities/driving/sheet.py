@@ -209,9 +209,16 @@ class SceneSheet:
             right, bottom = self.pixels(np.array([-radius, -radius]))
             draw.ellipse((left, top, right, bottom), outline=(214, 214, 214))
         for radius in range(_RING, math.ceil(self.reach), _RING):  # Aside of the road, where most boxes are.
-            place = tuple(self.pixels(radius * np.array([-1, -1]) / math.sqrt(2)).tolist())
-            style = {"fill": (90, 90, 90), "stroke_width": 3, "stroke_fill": "white", "anchor": "mm"}
-            draw.text(place, f"{radius} m", font=font, **style)
+            column, row = self.pixels(radius * np.array([-1, -1]) / math.sqrt(2)).tolist()
+            draw.text(
+                (column, row),
+                f"{radius} m",
+                fill=(90, 90, 90),
+                font=font,
+                anchor="mm",
+                stroke_width=3,
+                stroke_fill="white",
+            )
         car = self.pixels(np.array([[3.8, 0.0], [-0.9, 0.9], [-0.9, -0.9]]))
         draw.polygon([tuple(corner) for corner in car.tolist()], fill=(30, 30, 30))
         return view
