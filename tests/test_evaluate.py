@@ -9,6 +9,7 @@ from training_toys import TINY, toy_picture, write_parquet, write_toys
 
 import zoo
 from modalities.image.transforms import preprocess
+from zoo.cli.eval import _rate
 from zoo.errors import ConfigError, DataError
 from zoo.evaluate import evaluate, evaluate_data, evaluating
 from zoo.matching import align_labels
@@ -144,3 +145,7 @@ def test_the_mode_comes_back_and_only_the_model_runs_in_autocast(model: torch.nn
     assert not model.training
     with pytest.raises(ConfigError, match=r"dtype must be one of float32, bfloat16, float16, got \['int8'\]"):
         evaluating(model, ["int8"]).__enter__()  # type: ignore[arg-type]
+
+
+def test_rates_below_one_a_second_are_not_zero():
+    assert [_rate(value) for value in (12345.6, 10.4, 9.96, 0.351, 0.0)] == ["12,346", "10", "10", "0.35", "0"]

@@ -171,6 +171,17 @@ def test_split_in_space_of_the_airborne_tiles(tmp_path):
         open_dataset(path, "train", tiles=("nowhere",))
 
 
+def test_a_folder_may_hold_the_file(tmp_path):
+    path = point_sets.als(tmp_path)
+    assert open_dataset(tmp_path, "train").sha256 == open_dataset(path, "train").sha256
+    assert len(open_dataset(tmp_path, "all", "als")) == len(open_dataset(path, "all"))
+    (tmp_path / "other.zip").write_bytes(b"of another kind")
+    assert len(open_dataset(tmp_path, "all")) == len(open_dataset(path, "all"))
+    (tmp_path / "second.npz").write_bytes(path.read_bytes())
+    with pytest.raises(DataError, match=r"no known layout.*or one \.npz"):
+        open_dataset(tmp_path, "train")
+
+
 def test_what_is_no_data_set(tmp_path):
     with pytest.raises(DataError, match="no such data"):
         open_dataset(tmp_path / "absent", "train")

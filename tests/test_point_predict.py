@@ -192,6 +192,7 @@ def test_saved_results(tmp_path):
     result = zoo.predictor(ByHeight())(steps())
     found = zoo.read(result.save(tmp_path / "new" / "a.ply"))
     assert np.array_equal(found.xyz, steps().xyz) and found.fields["label"].tolist() == EXPECTED.tolist()
+    assert found.fields["label"].dtype == np.int32
     assert len(np.unique(found.fields["rgb"], axis=0)) == 3 and found.fields["intensity"].tolist() == list(range(30))
     arrays = np.load(result.save(tmp_path / "a.npz"))
     assert arrays["label"].tolist() == EXPECTED.tolist() and arrays["class_names"].tolist() == [

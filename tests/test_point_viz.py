@@ -19,7 +19,7 @@ import zoo
 from modalities.points import Points
 from modalities.points.colours import choices, class_colour, colouring, scale
 from modalities.points.viewer import page, save_page
-from modalities.points.viz import chosen_points, parse_view, project
+from modalities.points.viz import VIEWS, chosen_points, draw_points, parse_view, project
 from zoo.cli.main import main
 from zoo.errors import ConfigError, DataError
 
@@ -56,6 +56,37 @@ def test_what_a_cloud_is_coloured_by():
         colouring(points, "colour")
 
 
+def test_classes_stored_as_floats_and_what_maps_show():
+    points = Points(cloud(60)["xyz"], {"label": np.arange(60) % 3 + 0.0, "segment": np.arange(60) / 7})
+    found = colouring(points, "label", names=("ground", "vegetation", "building"))
+    assert [one[0] for one in found.classes] == ["ground", "vegetation", "building"]
+    brown, green, orange = (one[1] for one in found.classes)
+    assert green[1] > max(green[0], green[2]) and brown != orange and (found.rgb[1] == green).all()
+    assert colouring(points, "segment").span is not None and not colouring(points, "segment").classes
+    odd = points.with_fields(label=np.where(np.arange(60) == 5, np.nan, 1.0))
+    assert not colouring(odd, "label").classes
+    mixed = colouring(points, "label", names=("ground", "sofa", "building"))
+    assert [one[1] for one in mixed.classes] == [class_colour(index) for index in range(3)]
+    codes = Points(points.xyz, {"classification": np.array([2, 5, 6, 40] * 15, np.uint8)})
+    assert dict((one[0], one[1]) for one in colouring(codes).classes) == {
+        "ground": brown,
+        "high vegetation": (0, 120, 60),
+        "building": orange,
+        "code 40": class_colour(40),
+    }
+
+
+def test_headings_are_within_the_picture():
+    pytest.importorskip("matplotlib")
+    tall = Points(cloud(60)["xyz"] * [0.05, 1, 1], name="a name of a file that is rather long for a narrow cloud.las")
+    for view in ("top", "front", "side"):
+        figure = draw_points(tall, "z", view=view)
+        figure.draw_without_rendering()
+        box = figure.texts[0].get_window_extent()
+        assert tall.name in figure.texts[0].get_text()
+        assert 0 <= box.x0 < 20 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+
+
 @pytest.mark.parametrize(
     "values", [np.full(60, 7.0), np.full(60, np.nan), np.r_[np.inf, np.arange(59.0)], np.arange(60) % 2 == 0]
 )
@@ -76,8 +107,8 @@ def test_projection():
     axes = np.eye(3)
     flat, near = project(axes, 0, 0)  # From the x axis: y to the right, z up.
     assert np.allclose(flat, [[0, 0], [1, 0], [0, 1]]) and np.allclose(near, [1, 0, 0])
-    flat, near = project(axes, 0, 90)  # From above.
-    assert np.allclose(near, [0, 0, 1]) and np.allclose(flat[2], 0)
+    flat, near = project(axes, *VIEWS["top"])  # As on a map.
+    assert np.allclose(near, [0, 0, 1]) and np.allclose(flat, [[1, 0], [0, 1], [0, 0]])
     points = np.random.default_rng(0).normal(size=(20, 3))
     flat, near = project(points, 33, 21)
     assert np.allclose(np.linalg.norm(np.column_stack([flat, near]), axis=1), np.linalg.norm(points, axis=1))
@@ -108,13 +139,11 @@ def test_figure():
     drawn = axes.collections[0]
     flat, near = project(points.xyz - points.bounds.mean(axis=0), 0, 0)
     assert np.allclose(drawn.get_offsets(), flat[np.argsort(near, kind="stable")])  # The nearest last.
-    assert axes.get_aspect() == 1 and axes.get_title(loc="left") == "a cloud: 60 points, by label"
+    assert axes.get_aspect() == 1 and figure.get_suptitle() == "a cloud: 60 points, by label"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one (20)", "128 (20)", "ignored (20)"]
     assert len(draw_points(points, "z").axes) == 2  # A bar.
     few = draw_points(points, max_points=20)
-    assert len(few.axes[0].collections[0].get_offsets()) == 20 and "20 of 60 points" in few.axes[0].get_title(
-        loc="left"
-    )
+    assert len(few.axes[0].collections[0].get_offsets()) == 20 and "20 of 60 points" in few.get_suptitle()
     odd = Points(points.xyz, {"label": points.fields["label"]}, name="$x_{")
     picture = to_picture(draw_points(odd, names=["", "$\\alpha", "_hidden"]))
     assert picture.size == (1200, 900) and len(picture.getcolors(2**20)) > 10

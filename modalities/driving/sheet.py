@@ -12,6 +12,7 @@ import torch
 
 from modalities.driving.boxes import Boxes3D
 from modalities.driving.geometry import EDGES, project_segments, transform_points
+from modalities.driving.nuscenes.classes import DETECTION_CLASSES
 from modalities.driving.scene import Camera, Sample
 from zoo.detection.results import class_colour
 from zoo.errors import ConfigError, DataError
@@ -30,7 +31,7 @@ REACH = 54.0
 OTHER = (128, 128, 128)
 """Colour of boxes of no class."""
 
-_PANEL, _LEAST_VIEW, _GAP = 640, 480, 4  # pixels: width of a camera, side of the bird's-eye view
+_PANEL, _LEAST_VIEW, _GAP = 640, 640, 4  # pixels: width of a camera, side of the bird's-eye view
 # Left to right as one looks from the car, ahead and behind.
 _ROWS = (
     ("CAM_FRONT_LEFT", "CAM_FRONT", "CAM_FRONT_RIGHT"),
@@ -67,8 +68,12 @@ class Layer:
         return [own] if self.colour is None else [([(0, 0, 0)] * len(self.boxes), self.width + 2), own]
 
     def colour_of(self, label: int) -> tuple[int, int, int]:
-        """Colour of a class."""
-        return class_colour(label) if 0 <= label < len(self.class_names) else OTHER
+        """Colour of a class: one that nuScenes knows has the same whatever its label is in a model."""
+        if not 0 <= label < len(self.class_names):
+            return OTHER
+        name = self.class_names[label]
+        known = name in DETECTION_CLASSES
+        return class_colour(DETECTION_CLASSES.index(name) if known else len(DETECTION_CLASSES) + label)
 
     def counts(self) -> list[tuple[str, tuple[int, int, int], int]]:
         """Name, colour and number of boxes of each class that occurs, in the order of the classes."""
@@ -91,6 +96,8 @@ class _Panel:
 
 class SceneSheet:
     """The layout of a key frame on one picture: cameras in rows, beside them the bird's-eye view, below a legend.
+
+    The legend is below the cameras where it has room there, else below all.
 
     Args:
         sample: The key frame; its pictures are read.
@@ -117,7 +124,8 @@ class SceneSheet:
             top += max((panel.height + _GAP for panel in row), default=0)
         columns = max((len(row) for row in rows), default=0)
         self.view_left = columns * (_PANEL + _GAP)
-        self.view = max(_LEAST_VIEW, top - _GAP)
+        self.cameras = max(0, top - _GAP)
+        self.view = max(_LEAST_VIEW, self.cameras)
         self.text = max(13, self.view // 48)
         self.line = round(1.6 * self.text)
         self.width = self.view_left + self.view
@@ -132,9 +140,11 @@ class SceneSheet:
         from PIL import Image, ImageDraw, ImageFont
 
         entries = self._entries(layers, title)
-        height = self.view + self.line * (len(entries) + 1)
-        sheet = Image.new("RGB", (self.width, height), "white")
         font = ImageFont.load_default(self.text)
+        legend = self.line * (len(entries) + 1)
+        fits = self.cameras + legend <= self.view and self._widest(entries, font) <= self.view_left
+        top = self.cameras if fits else self.view
+        sheet = Image.new("RGB", (self.width, max(self.view, top + legend)), "white")
         draw = ImageDraw.Draw(sheet)
         for panel in self.panels:
             box = (panel.left, panel.top, panel.left + _PANEL - 1, panel.top + panel.height - 1)
@@ -150,7 +160,7 @@ class SceneSheet:
         if self.sample.points is None:
             _tag(draw, (self.view_left, 0), "no lidar", font)
         for row, entry in enumerate(entries):
-            self._write(draw, self.view + self.line // 2 + row * self.line, entry, font)
+            self._write(draw, top + self.line // 2 + row * self.line, entry, font)
         return sheet
 
     def draw(self, sheet: PIL.Image.Image, layers: Sequence[Layer]) -> None:
@@ -198,8 +208,16 @@ class SceneSheet:
             left, top = self.pixels(np.array([radius, radius]))
             right, bottom = self.pixels(np.array([-radius, -radius]))
             draw.ellipse((left, top, right, bottom), outline=(214, 214, 214))
+        for radius in range(_RING, math.ceil(self.reach), _RING):  # Aside of the road, where most boxes are.
+            column, row = self.pixels(radius * np.array([-1, -1]) / math.sqrt(2)).tolist()
             draw.text(
-                (float((left + right) / 2), float(top)), f"{radius} m", fill=(120, 120, 120), font=font, anchor="mt"
+                (column, row),
+                f"{radius} m",
+                fill=(90, 90, 90),
+                font=font,
+                anchor="mm",
+                stroke_width=3,
+                stroke_fill="white",
             )
         car = self.pixels(np.array([[3.8, 0.0], [-0.9, 0.9], [-0.9, -0.9]]))
         draw.polygon([tuple(corner) for corner in car.tolist()], fill=(30, 30, 30))
@@ -241,6 +259,19 @@ class SceneSheet:
             ]
             entries.append([(f"{one_line(layer.title)}:", None), *(counts or [("none", None)])])
         return entries
+
+    def _widest(
+        self,
+        entries: Sequence[Sequence[tuple[str, tuple[int, int, int] | None]]],
+        font: PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont,
+    ) -> int:
+        """Pixels that the longest line of the legend takes."""
+        marks = 2 * (self.text // 2) + self.text // 2
+        lengths = [
+            sum(math.ceil(font.getlength(text)) + self.text + (marks if colour else 0) for text, colour in entry)
+            for entry in entries
+        ]
+        return self.text + max(lengths, default=0)
 
     def _write(
         self,

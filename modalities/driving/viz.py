@@ -53,7 +53,8 @@ def key_frame_picture(
 
     Args:
         data: The data set.
-        token: Of the key frame; by default the first in order of scene and time.
+        token: Of the key frame; by default the first in order of scene and time, of those with predictions where such
+            are given.
         predictions: A file in the format of nuScenes submissions, whose boxes are drawn, and those labelled in white,
             where there are some.
         min_score: Predictions with a smaller score are left out.
@@ -65,14 +66,15 @@ def key_frame_picture(
         DataError: If a file cannot be read, the predictions have no such key frame, or there are no boxes to draw.
         ConfigError: If an option cannot be used.
     """
+    predicted = None if predictions is None else read_submission(predictions).results
     if token is None:
         if not (tokens := data.sample_tokens()):
             raise DataError(f"{data.tables.folder}: no key frames")
-        token = tokens[0]
+        token = next((one for one in tokens if predicted is not None and one in predicted), tokens[0])
     sample = data.sample(token, sweeps=sweeps)
-    if predictions is None:
+    if predicted is None:
         return SceneSheet(sample, reach, keep=keep).paint([truth_layer(sample, data.classes)])
-    found = read_submission(predictions).results.get(token)
+    found = predicted.get(token)
     if found is None:
         raise DataError(f"{predictions}: no entry for the key frame {token}")
     boxes = found.boxes.transform(invert_rigid(sample.global_from_ego))

@@ -11,7 +11,7 @@ import numpy as np
 from modalities.points.points import Points
 from zoo.errors import ConfigError
 
-__all__ = ["CLASS_FIELDS", "Colouring", "choices", "class_colour", "colouring"]
+__all__ = ["ASPRS", "CLASS_FIELDS", "Colouring", "choices", "class_colour", "class_colours", "colouring"]
 
 # Okabe and Ito's colours, told apart with any colour vision, with brown for the yellow that is lost on white.
 _CLASSES = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233), (140, 86, 75))
@@ -19,10 +19,19 @@ _IGNORED = (176, 176, 176)
 CLASS_FIELDS = ("label", "classification", "segment", "instance")
 """Fields whose whole numbers are names, not amounts."""
 _FEW = 256
-# Standard codes of LAS.
-_ASPRS = {0: "never classified", 1: "unclassified", 2: "ground", 3: "low vegetation", 4: "medium vegetation"}
-_ASPRS |= {5: "high vegetation", 6: "building", 7: "low noise", 8: "key point", 9: "water", 10: "rail", 11: "road"}
-_ASPRS |= {
+ASPRS = {
+    0: "never classified",
+    1: "unclassified",
+    2: "ground",
+    3: "low vegetation",
+    4: "medium vegetation",
+    5: "high vegetation",
+    6: "building",
+    7: "low noise",
+    8: "key point",
+    9: "water",
+    10: "rail",
+    11: "road",
     12: "overlap",
     13: "wire guard",
     14: "wire",
@@ -30,6 +39,26 @@ _ASPRS |= {
     16: "wire connector",
     17: "bridge",
     18: "high noise",
+    19: "overhead structure",
+    20: "ignored ground",
+    21: "snow",
+    22: "temporal exclusion",
+}
+"""Names of the classification codes of LAS 1.4 (specification R15, table 17)."""
+# What maps show in colours that are expected of it. Taken where all classes are among these, so that none is twice.
+_MAPPED = {
+    "never classified": (150, 150, 150),
+    "unclassified": (176, 176, 176),
+    "ground": (150, 105, 60),
+    "low vegetation": (170, 205, 90),
+    "medium vegetation": (85, 170, 70),
+    "high vegetation": (0, 120, 60),
+    "vegetation": (0, 140, 70),
+    "building": (213, 94, 0),
+    "low noise": (204, 0, 160),
+    "water": (0, 114, 178),
+    "bridge": (86, 80, 160),
+    "high noise": (240, 120, 210),
 }
 # Anchors of a dark blue to yellow scale of rising lightness.
 _SCALE = np.array(
@@ -63,6 +92,13 @@ def class_colour(index: int) -> tuple[int, int, int]:
         return _CLASSES[index]
     red, green, blue = colorsys.hsv_to_rgb(index * 0.618034 % 1, 0.55 + 0.3 * (index % 3 == 0), 0.85)
     return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def class_colours(names: Sequence[str]) -> list[tuple[int, int, int]]:
+    """Colours of the classes of a model: those of maps (ground brown, vegetation green) where it knows nothing else."""
+    if all(name in _MAPPED for name in names):
+        return [_MAPPED[name] for name in names]
+    return [class_colour(index) for index in range(len(names))]
 
 
 def choices(points: Points) -> list[str]:
@@ -99,7 +135,9 @@ def colouring(
     if by == "rgb":
         return Colouring("rgb", _bytes(points.fields["rgb"]))
     values = points.xyz[:, "xyz".index(by)] if by in ("x", "y", "z") and by not in points.fields else points.fields[by]
-    found = np.unique(values) if by in CLASS_FIELDS and values.dtype.kind in "iub" else None
+    found = np.unique(values) if by in CLASS_FIELDS else None
+    if found is not None and values.dtype.kind == "f" and not (np.isfinite(found) & (found == np.rint(found))).all():
+        found = None  # Programs that store classes as floats store whole ones.
     if found is not None and len(found) <= _FEW:
         return _by_class(by, values, found, names, ignore)
     return _by_number(by, values)
@@ -108,15 +146,18 @@ def colouring(
 def _by_class(by: str, values: np.ndarray, found: np.ndarray, names: Sequence[str] | None, ignore: int) -> Colouring:
     counts = [int((values == code).sum()) for code in found]
     order = sorted(range(len(found)), key=lambda place: -counts[place])
+    palette_of = dict(enumerate(class_colours(names or ())))
     classes = []
     place_of = np.zeros(len(found), np.uint8)
     for place, index in enumerate(order):
         code = int(found[index])
         named = names is not None and 0 <= code < len(names)
         label = names[code] if named and names is not None else "ignored" if code == ignore else str(code)
+        colour = _IGNORED if code == ignore and not named else palette_of.get(code, class_colour(code))
         if by == "classification" and not named:
-            label = _ASPRS.get(code, f"code {code}")
-        classes.append((label, _IGNORED if code == ignore and not named else class_colour(code), counts[index]))
+            label = ASPRS.get(code, f"code {code}")
+            colour = _MAPPED.get(label, class_colour(code))
+        classes.append((label, colour, counts[index]))
         place_of[index] = place
     numbers = place_of[np.searchsorted(found, values)] if len(found) else np.empty(0, np.uint8)
     palette = np.array([colour for _, colour, _ in classes], np.uint8).reshape(-1, 3)

@@ -74,6 +74,13 @@ class PointFiles:
         points = read_points(source.value, name=source.name, path=path, **options)
         if not len(points) and not self.segments:
             raise DataError(f"{points.name}: no points to classify")
+        stated = float(points.info.get("unit_m", 1.0))
+        if self.segments and unit == 1 and abs(stated - 1) > 0.01:
+            warnings.warn(
+                f"{points.name}: one unit of its coordinates is {stated:.6g} m by its coordinate system; for a model "
+                f"trained on metres pass unit={stated:.6g} (--unit {stated:.6g})",
+                stacklevel=2,
+            )
         scaled = points if unit == 1 else replace(points, xyz=points.xyz * unit)
         ready = prepared(scaled, self.data_config, draw=not self.segments, fill=fill)
         draft: dict[str, Any] = {

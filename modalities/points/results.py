@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from modalities.points.colours import class_colour
+from modalities.points.colours import class_colours
 from modalities.points.points import Points
 from modalities.points.viewer import save_page
 from modalities.points.viz import draw_points, to_picture
 from modalities.points.write import save_ply
+from modalities.points.write_las import LAS_SUFFIXES, las_suffix, save_las
 from zoo.errors import DataError
 from zoo.files import write_whole
 from zoo.results import ClassificationResults, Picture, PictureResults, one_line
@@ -109,8 +110,13 @@ class CloudSegments(_CloudResults):
     @property
     def cloud(self) -> Points:
         """The cloud with the fields `label` int64, `score` float32, and the colour of its class as `rgb`."""
-        palette = np.array([class_colour(index) for index in range(len(self.class_names))], np.uint8).reshape(-1, 3)
+        palette = np.array(class_colours(self.class_names), np.uint8).reshape(-1, 3)
         return self.points.with_fields(label=self.indices, score=self.scores, rgb=palette[self.indices])
+
+    @property
+    def suffix(self) -> str:
+        """The suffix to save it by: `.las` or `.laz` as the file that was read, where that can be, else `.ply`."""
+        return las_suffix(self.points, self.class_names) or ".ply"
 
     def counts(self) -> dict[str, int]:
         """Number of points of each class of the model, in its order."""
@@ -175,21 +181,25 @@ class CloudSegments(_CloudResults):
         """Writes the result by the suffix of the file and returns its path; folders are made.
 
         `.ply`: the cloud with `label`, `score`, the colour of the class and its other fields; `.npz`: arrays `xyz`,
-        `label`, `score`, `class_names`; `.html`: an interactive page; `.png`, `.jpg`, `.webp`: `plot()`.
+        `label`, `score`, `class_names`; `.las`, `.laz`: a copy of the LAS or LAZ file that was read with the classes as
+        its classification, see `modalities.points.write_las`; `.html`: an interactive page; `.png`, `.jpg`, `.webp`:
+        `plot()`.
 
         Raises:
-            DataError: If it cannot be written.
+            DataError: If it cannot be written, or as `.las` was not read from such a file.
         """
         path = Path(path).expanduser()
         suffix = path.suffix.lower()
         if suffix == ".ply":
             return save_ply(self.cloud, path)
-        if suffix not in (".npz", ".html"):
+        if suffix not in (".npz", ".html", *LAS_SUFFIXES):
             return super().save(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if suffix == ".html":
                 return save_page(self.cloud, path, "label", names=self.class_names)
+            if suffix in LAS_SUFFIXES:
+                return save_las(self.points, self.indices, self.scores, self.class_names, path)
             buffer = io.BytesIO()
             names = np.array([name.encode() for name in self.class_names])
             np.savez_compressed(buffer, xyz=self.points.xyz, label=self.indices, score=self.scores, class_names=names)

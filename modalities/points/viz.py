@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["VIEWS", "chosen_points", "draw_points", "parse_view", "project", "to_picture"]
 
-VIEWS = {"iso": (45.0, 30.0), "top": (0.0, 90.0), "front": (0.0, 0.0), "side": (90.0, 0.0)}
-"""Azimuth and elevation in degrees of where one looks from; at azimuth 0 the x axis comes towards the eye."""
+VIEWS = {"iso": (45.0, 30.0), "top": (-90.0, 90.0), "front": (0.0, 0.0), "side": (90.0, 0.0)}
+"""Azimuth and elevation in degrees of where one looks from; at azimuth 0 the x axis comes towards the eye.
+
+From above it is as on a map: x to the right, y up."""
 _MOST_NAMES = 24  # in a legend
 _LONGEST_NAME = 40
 
@@ -108,7 +110,7 @@ def draw_points(
             _bar(figure, axes, made.name, made.span)
         part = "" if len(shown) == len(points) else f"{len(shown):,} of "
         heading = title or f"{one_line(points.name)}: {part}{len(points):,} points, by {one_line(made.name)}"
-        axes.set_title(heading if len(heading) <= 90 else heading[:40] + " … " + heading[-46:], loc="left", color=INK)
+        _heading(figure, heading if len(heading) <= 90 else heading[:40] + " … " + heading[-46:], inches[0])
     return figure
 
 
@@ -145,6 +147,13 @@ def _angles(view: str | tuple[float, float]) -> tuple[float, float]:
     if not (math.isfinite(azimuth) and -90 <= elevation <= 90):
         raise ConfigError(f"a view is an azimuth and an elevation of -90 to 90 degrees, not {view!r:.60}")
     return float(azimuth), float(elevation)
+
+
+def _heading(figure: Figure, text: str, width: float) -> None:
+    """Puts a heading over the whole figure, so that it neither hangs over a narrow cloud nor is cut off."""
+    # A letter is about 0.6 of the size wide, which is in 72nds of an inch.
+    size = min(12.0, 72 * width / max(1, 0.6 * len(text)))
+    figure.suptitle(text, x=0.01, ha="left", fontsize=size, color=INK)
 
 
 def _triad(axes: object, azimuth: float, elevation: float) -> None:

@@ -23,7 +23,8 @@ def encode_ply(points: Points) -> bytes:
 
     Coordinates are double. `rgb` becomes red, green, blue of one byte (16-bit and float colours are scaled, since
     viewers expect bytes), `normal` becomes nx, ny, nz; other fields keep their name, further columns of one a number
-    behind it. int64 and uint64 become double, bool uchar, half float; text is left out. Faces follow as triangles.
+    behind it. int64 and uint64 become int where their values fit, so that labels stay whole numbers, else double; bool
+    becomes uchar, half float; text is left out. Faces follow as triangles.
     """
     columns: dict[str, np.ndarray] = {}
     for axis, key in enumerate("xyz"):
@@ -91,4 +92,6 @@ def _storable(values: np.ndarray) -> np.ndarray | None:
         return None
     if values.dtype.str[1:] in _TYPES:
         return values
+    if values.dtype.kind in "iu" and values.min(initial=0) >= -(2**31) and values.max(initial=0) < 2**31:
+        return values.astype(np.int32)
     return values.astype(np.float32 if values.dtype.itemsize < 4 else np.float64)

@@ -71,7 +71,10 @@ def eval_(
     ],
     split: Annotated[
         str,
-        typer.Option(help="Which split; data sets have train and test, and most val (HMDB51 and N-MNIST have none)."),
+        typer.Option(
+            help="Which split; data sets have train and test, and most val (HMDB51, N-MNIST, ModelNet and ALS-3 have "
+            "none)."
+        ),
     ] = "validation",
     sizes: Annotated[
         str | None,
@@ -230,7 +233,7 @@ def _print_table(report: dict[str, Any], size: str) -> None:
     for row in report["results"]:
         sides = row["size"] if isinstance(row["size"], int) else " x ".join(map(str, row["size"]))
         values = [f"{row[key]:.2f}" if key in row else "-" for key, _ in columns]
-        cells = [str(sides), *values, f"{row['images_per_s']:,.0f}"]
+        cells = [str(sides), *values, _rate(row["images_per_s"])]
         if extended:
             factors = dict.fromkeys(f"{factor:.3g}" for factor in row["factor"])
             cells.append(f"{row['extend']} {' x '.join(factors)}")
@@ -241,6 +244,10 @@ def _print_table(report: dict[str, Any], size: str) -> None:
     for prefix, metric in _BY_CLASS.items():
         if 0 < sum(key.startswith(prefix) for key in known) <= _MOST_CLASSES:
             _print_classes(report["results"], prefix, metric, size)
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.2g}"  # Of key frames a CPU does less than one a second.
 
 
 def _print_classes(results: list[dict[str, Any]], prefix: str, metric: str, size: str) -> None:

@@ -76,9 +76,10 @@ def predict(
             help="Folder for an annotated picture per source (of a video, frames and the classes over time), of event "
             "models a video per recording (NAME.mp4); or a "
             "file .mp4 for the video of one recording. A video that is interrupted or fails leaves no file. Of models "
-            "that label points a cloud .ply per source; or a file .ply, .npz, .html or .png for one. Of driving models "
-            "a picture per key frame (cameras and bird's-eye view) and submission.json in the format of nuScenes, with "
-            "all boxes whatever their score; or a file .json for that alone, or .png for one key frame.",
+            "that label points a cloud per source, LAS and LAZ with the classes as their classification, others .ply; "
+            "or a file .ply, .las, .laz, .npz, .html or .png for one. Of driving models a picture per key frame "
+            "(cameras and bird's-eye view) and submission.json in the format of nuScenes, with all boxes whatever "
+            "their score; or a file .json for that alone, or .png for one key frame.",
         ),
     ] = None,
     fps: Annotated[

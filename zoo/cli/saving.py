@@ -61,19 +61,24 @@ class Saver(contextlib.AbstractContextManager["Saver"]):
 
 
 class _Results(Saver):
-    """A file per result in a folder (an annotated picture, or a labelled cloud), or the one file named."""
+    """A file per result in a folder, an annotated picture, or the one file named."""
 
-    def __init__(self, target: Path, is_file: bool = False, suffix: str = ".png") -> None:
+    what = "annotated picture"
+
+    def __init__(self, target: Path, is_file: bool = False) -> None:
         super().__init__()
-        self.where, self._is_file, self._suffix = target, is_file, suffix
-        self.what = "labelled cloud" if suffix == ".ply" else "annotated picture"
+        self.where, self._is_file = target, is_file
+
+    def suffix(self, result: PictureResults) -> str:
+        """Of the file in the folder."""
+        return ".png"
 
     def add(self, result: PictureResults) -> None:
         from zoo.results import free_path
 
         assert self.where is not None
         try:
-            result.save(self.where if self._is_file else free_path(self.where, result.name, self._suffix))
+            result.save(self.where if self._is_file else free_path(self.where, result.name, self.suffix(result)))
             self.saved += 1
         except DataError as error:
             print_error(error)
@@ -81,6 +86,15 @@ class _Results(Saver):
 
     def summary(self) -> str | None:
         return f"saved: {self.where}" if self.saved and self._is_file else super().summary()
+
+
+class _Clouds(_Results):
+    """A labelled cloud per result in a folder, or the one file named."""
+
+    what = "labelled cloud"
+
+    def suffix(self, result: PictureResults) -> str:
+        return str(result.suffix)  # type: ignore[attr-defined]
 
 
 class _KeyFrames(_Results):
@@ -232,20 +246,23 @@ def _key_frames(target: Path, sources: int) -> Saver:
     return _KeyFrames(target, is_file)
 
 
-_CLOUD_SUFFIXES = (".html", ".jpg", ".npz", ".ply", ".png", ".webp")
+_CLOUD_SUFFIXES = (".html", ".jpg", ".las", ".laz", ".npz", ".ply", ".png", ".webp")
+_OTHER_CLOUDS = (".bin", ".csv", ".json", ".off", ".pcd", ".txt", ".xyz")
 
 
 def _clouds(segments: bool, target: Path, sources: int) -> Saver:
-    """What saves results on clouds: segmented ones as .ply, drawn ones with their classes as .png."""
+    """What saves results on clouds: segmented ones as clouds, drawn ones with their classes as .png."""
     allowed = _CLOUD_SUFFIXES if segments else _PICTURE_SUFFIXES
-    is_file = target.suffix.lower() in _CLOUD_SUFFIXES and not target.is_dir()
+    is_file = target.suffix.lower() in (*_CLOUD_SUFFIXES, *_OTHER_CLOUDS) and not target.is_dir()
     if is_file and target.suffix.lower() not in allowed:
-        raise ConfigError(f"{target}: results of a classifier are written as {', '.join(allowed)}")
+        raise ConfigError(
+            f"{target}: results of a {'segmenter' if segments else 'classifier'} are written as {', '.join(allowed)}"
+        )
     if is_file and sources != 1:
         raise ConfigError(f"{target}: one file for {sources} clouds; pass a folder to --save for one each")
     if not is_file:
         _make_folder(target)
-    return _Results(target, is_file, ".ply" if segments else ".png")
+    return _Clouds(target, is_file) if segments else _Results(target, is_file)
 
 
 def _make_folder(target: Path) -> None:

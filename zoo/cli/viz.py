@@ -99,7 +99,11 @@ def points(
 def driving(
     dataroot: Annotated[str, typer.Option(help="Root of a data set in the format of nuScenes.")],
     sample: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="The key frame; by default the first by scene and time.")
+        str | None,
+        typer.Option(
+            metavar="TOKEN",
+            help="The key frame; by default the first by scene and time, of those predicted with --predictions.",
+        ),
     ] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="Where to write: .png, .jpg or .webp.")] = "driving.png",
     predictions: Annotated[

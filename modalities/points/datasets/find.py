@@ -27,6 +27,7 @@ DATASETS: dict[str, Callable[..., Any]] = {
     "kitti": KittiFrames,
     "als": AirborneTiles,
 }
+_OF_ONE_FILE = ("modelnet-arrays", "kitti", "als")
 
 
 def open_dataset(
@@ -41,7 +42,7 @@ def open_dataset(
     """Opens one split of a data set; `dataset[i]` reads a cloud, whose field `label` holds the classes.
 
     Args:
-        data: Its folder or file.
+        data: Its folder or file; for a set that is one .npz or .zip also the folder that holds it alone.
         split: For example `"train"`; those of each data set are with its class.
         dataset: One of `DATASETS`; `"auto"` tells by the layout.
         errors: `"raise"`, or `"keep"` what can be decoded of damaged files.
@@ -59,6 +60,8 @@ def open_dataset(
         raise ConfigError(f'errors must be "raise" or "keep", not {errors!r}')
     if not root.exists():
         raise DataError(f"no such data: {root}")
+    if dataset in ("auto", *_OF_ONE_FILE):
+        root = _one_file(root)
     kind = _looks_like(root) if dataset == "auto" else dataset
     if kind == "modelnet" and draw is not None:
         options = {"num_points": draw, **options}
@@ -69,9 +72,28 @@ def open_dataset(
     return opened
 
 
+def _one_file(root: Path) -> Path:
+    """The only .npz, else the only .zip, of a folder that is no layout itself; else what was given."""
+    if not root.is_dir() or _folder_like(root) is not None:
+        return root
+    for suffix in (".npz", ".zip"):
+        if found := sorted(path for path in root.glob(f"*{suffix}") if path.is_file()):
+            return found[0] if len(found) == 1 else root
+    return root
+
+
 def _looks_like(root: Path) -> str:
-    if root.is_file():
-        return _file_like(root)
+    kind = _file_like(root) if root.is_file() else _folder_like(root)
+    if kind is None:
+        raise DataError(
+            f"{root}: no known layout; expected <class>/train/*.off (modelnet), modelnet40_train.txt "
+            "(modelnet-sampled), scans/<id> (scannet), <split>/<scene>/coord.npy (scannet-arrays), Area_<k>/<room> "
+            "(s3dis), sequences/<XX> (semantickitti), training/velodyne (kitti), or one .npz (modelnet-arrays, als)"
+        )
+    return kind
+
+
+def _folder_like(root: Path) -> str | None:
     if any((root / f"modelnet{count}_train.txt").is_file() for count in (10, 40)):
         return "modelnet-sampled"
     if (root / "sequences").is_dir() or (root / "dataset" / "sequences").is_dir():
@@ -86,11 +108,7 @@ def _looks_like(root: Path) -> str:
         return "scannet-arrays"
     if next(root.glob("*/train/*.off"), None) is not None or next(root.glob("*/test/*.off"), None) is not None:
         return "modelnet"
-    raise DataError(
-        f"{root}: no known layout; expected <class>/train/*.off (modelnet), modelnet40_train.txt (modelnet-sampled), "
-        "scans/<id> (scannet), <split>/<scene>/coord.npy (scannet-arrays), Area_<k>/<room> (s3dis), sequences/<XX> "
-        "(semantickitti) or training/velodyne (kitti)"
-    )
+    return None
 
 
 def _file_like(path: Path) -> str:

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from modalities.points.formats.base import Decoded, Options, bytes_behind, remaining
+from modalities.points.formats.las_units import horizontal_unit
 from modalities.points.formats.laz import points_in_whole_chunks
 from zoo.errors import DataError, require
 
@@ -27,7 +28,8 @@ def decode_las(file: BinaryIO, name: str, options: Options) -> Decoded:
     names of the standard (`intensity` uint16, `return_number`, `number_of_returns`, `classification`, `gps_time`,
     ...), number and count of returns also as `return` (N, 2), colour as `rgb` uint16 (N, 3), and extra dimensions
     under their own names; flags are bool.
-    `info` holds `scales`, `offsets`, `point_format` and `version`.
+    `info` holds `scales`, `offsets`, `point_format` and `version`, and where the coordinate system states it `unit_m`,
+    the metres of one unit of x and y.
 
     Raises:
         MissingDependencyError: If laspy or, for LAZ, lazrs is not installed.
@@ -82,6 +84,8 @@ def decode_las(file: BinaryIO, name: str, options: Options) -> Decoded:
         "point_format": int(header.point_format.id),
         "version": str(header.version),
     }
+    if (unit := horizontal_unit(header.vlrs)) is not None:
+        decoded.info["unit_m"] = unit
     return decoded
 
 
