@@ -105,7 +105,7 @@ def test_registered_networks():
     assert set(GRIDS) == set("ntb")
     for name in names:
         card = str(zoo.card(name))
-        assert ("is simulated" in card) == ("simdrive" in name)
+        assert ("simulated data" in card.lower() or "is simulated" in card) == ("simdrive" in name)
         assert "UniTR-style" in card and ("pillars" in card) == (not name.endswith("-camera"))
         assert ("CAM_BACK_LEFT" in card) == (not name.endswith("-lidar")) and "length, width, height) in m" in card
         assert f"class ({', '.join(registry.entry(name).config['labels'])})" in card
