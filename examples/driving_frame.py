@@ -64,7 +64,7 @@ def main() -> None:
         batch = DrivingBatch.from_samples([model_input(frame, model.data_config)])
         truth = training_boxes(frame.annotations)  # Of the model's classes, with at least one point.
         targets = pad_boxes([truth])
-        criterion = FusionLoss(config=model.sizes, data=model.data_config)
+        criterion = FusionLoss(config=model.sizes, data=model.data_config, labels=tuple(names))
         optimiser = torch.optim.AdamW(model.parameters(), lr=arguments.lr, weight_decay=0.01)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, arguments.lr, arguments.steps, pct_start=0.2)
         for step in range(1, arguments.steps + 1):

@@ -48,7 +48,6 @@ def write_model(folder: Path, *, labels: list[str] = CLASSES, **model: Any) -> s
         "point_range": [-24.0, -16.0, -3.0, 24.0, 16.0, 5.0],
         "pillar_size": 1.6,
         "sweeps": 2,
-        "class_names": labels,
     }
     config["labels"] = labels
     torch.manual_seed(0)

@@ -33,8 +33,8 @@ DATA: dict[str, Any] = {
     "cameras": [f"CAM_{number}" for number in range(CAMERAS)],
     "point_range": [-12.0, -8.0, -3.0, 12.0, 8.0, 5.0],
     "pillar_size": 0.8,
-    "class_names": ["car", "pedestrian", "barrier"],
 }
+LABELS = ["car", "pedestrian", "barrier"]
 
 
 def rig(cameras: int = CAMERAS, height: int = HEIGHT, width: int = WIDTH) -> tuple[Tensor, Tensor]:
@@ -89,7 +89,7 @@ def tiny_config(encoding: str = "pape", **model: Any) -> dict[str, Any]:
     options = {"parabolas": 4} if encoding == "pape" else {}
     config["model"] |= TINY | {"encoding": encoding, "encoding_options": options} | model
     config["data"] |= DATA
-    return config | {"labels": list(DATA["class_names"]), "name": "tiny"}
+    return config | {"labels": list(LABELS), "name": "tiny"}
 
 
 def tiny(encoding: str = "pape", *, seed: int = 0, **model: Any) -> Any:

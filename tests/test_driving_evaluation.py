@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from modalities.driving.augment import TrainingScene
 from modalities.driving.batch import DrivingBatch
 from modalities.driving.evaluate import Dropped, as_metrics, detect_frames, evaluate_driving, score_boxes
 from modalities.driving.frames import FrameReader, ResidentFrames, collate, open_frames, to_model, training_boxes
-from modalities.driving.look_ahead import LookAhead
 from modalities.driving.nuscenes.dataset import NuScenes
 from modalities.driving.nuscenes.truth import detection_truth
 from modalities.driving.options import DrivingOptions
@@ -147,26 +145,3 @@ def test_batches_are_trees_of_tensors() -> None:
     blind = DrivingBatch(None, batch.intrinsics, batch.camera_from_ego, batch.points, batch.offsets, batch.image_mask)
     again = tree_map(lambda tensor: tensor, blind)
     assert len(tree_leaves(blind)) == 5 and again.images is None
-
-
-def test_work_is_done_ahead_and_in_order() -> None:
-    begun: list[int] = []
-
-    def jobs(step: int) -> list[Callable[[], int]]:
-        begun.append(step)
-        return [lambda: 10 * step, lambda: 10 * step + 1]
-
-    load = LookAhead(jobs, 5, 2, 2, CPU)
-    assert load(0) == [0, 1] and begun == [0, 1, 2]
-    assert load(1) == [10, 11] and begun == [0, 1, 2, 3]
-    assert load(4) == [40, 41] and load(4) == [40, 41] and load(2) == [20, 21]
-    assert load(7) == [70, 71]  # Beyond the end there is nothing ahead, but what is asked for is made.
-    assert LookAhead(jobs, 5, 0, 2, CPU)(3) == [30, 31]
-
-    def broken(step: int) -> list[Callable[[], int]]:
-        return [lambda: 1 // (1 - step)]
-
-    load = LookAhead(broken, 5, 1, 2, CPU)
-    assert load(0) == [1]
-    with pytest.raises(ZeroDivisionError):
-        load(1)

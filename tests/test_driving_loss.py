@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from driving_toys import DATA, scene_with, some_boxes, tiny, tiny_config
+from driving_toys import DATA, LABELS, scene_with, some_boxes, tiny, tiny_config
 
 import zoo
 from modalities.driving.batch import DrivingBatch
@@ -19,8 +19,8 @@ from modalities.driving.matching import assign, matching_cost
 from modalities.driving.query_head import FusionOutputs, decode
 
 CONFIG = FusionConfig.from_dict(tiny_config()["model"])
-NAMES = DATA["class_names"]
-LOSS = FusionLoss(config=CONFIG, data=DrivingDataConfig(**DATA))
+NAMES = tuple(LABELS)
+LOSS = FusionLoss(config=CONFIG, data=DrivingDataConfig(**DATA), labels=NAMES)
 KINDS, ALONG_X, ALONG_Y, QUERIES = 3, 15, 10, 6
 
 
@@ -182,7 +182,7 @@ def test_only_what_has_a_front_is_wrong_when_turned_around():
         loss = LOSS(made, pad_boxes([boxes[kept]]))["box"].item()
         wrong = 0.25 * 2 * codes[0, kept, 6:8].abs().sum().item() / 2  # of two boxes
         assert loss == pytest.approx(0 if name == "barrier" else wrong, abs=1e-5)
-    unnamed = FusionLoss(config=CONFIG, data=LOSS.data.replace(class_names=None))
+    unnamed = FusionLoss(config=CONFIG, data=LOSS.data)
     assert unnamed(made, pad_boxes([boxes[boxes.label == 2]]))["box"] > 0.1
     # Which of its queries has a barrier is decided the same way.
     options = {"class_weight": 0.0, "centre_weight": 0.0, "box_weight": 1.0, "alpha": 0.25, "gamma": 2.0}

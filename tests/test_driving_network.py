@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from driving_toys import CAMERAS, DATA, HEIGHT, WIDTH, scene, scenes, some_boxes, tiny, tiny_config
+from driving_toys import CAMERAS, DATA, HEIGHT, LABELS, WIDTH, scene, scenes, some_boxes, tiny, tiny_config
 
 import zoo
 from modalities.driving import DrivingBatch, FusionLoss, pad_boxes
@@ -323,10 +323,10 @@ def test_what_every_model_offers(tmp_path):
             vars(loaded.forward_raw(batch)).values(), vars(network.forward_raw(batch)).values(), strict=True
         ):
             assert torch.equal(one, other)
-    assert json.loads((tmp_path / "saved" / "config.json").read_text())["data"]["class_names"] == DATA["class_names"]
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["labels"] == LABELS
 
     other = zoo.load(f"local-dir:{tmp_path / 'saved'}", num_classes=5)
-    assert other.num_classes == 5 and other.config["labels"] is None and other.data_config.class_names is None
+    assert other.num_classes == 5 and other.config["labels"] is None
     with torch.no_grad():
         assert other.forward_raw(batch).heatmap.shape[1] == 5
         assert torch.equal(other.forward_features(batch), features)

@@ -38,7 +38,6 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
         "point_range": [-32.0, -32.0, -3.0, 32.0, 32.0, 5.0],
         "pillar_size": 2.0,
         "sweeps": 2,
-        "class_names": CLASSES,
     }
     config["labels"] = CLASSES
     zoo.save(registry.architecture(config).build(config), folder / "model")
@@ -128,6 +127,8 @@ def test_every_parameter_gets_a_gradient_whatever_a_batch_lacks(lacks):
     }
     batch = DrivingBatch.from_samples([sample._replace(**changes.get(lacks, {}))])
     targets = pad_boxes([Boxes3D.empty() if lacks == "boxes" else boxes])
-    loss = FusionLoss(config=model.sizes, data=model.data_config)(call_model(model, batch), targets)["loss"]
+    loss = FusionLoss(config=model.sizes, data=model.data_config, labels=tuple(CLASSES))(
+        call_model(model, batch), targets
+    )["loss"]
     gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)

@@ -252,7 +252,7 @@ def test_models_of_one_sensor_and_with_other_classes_train(drive: Path, tmp_path
     other = recipe(drive, tmp_path / "other", classes=["bicycle", "car"], epochs=1)
     train(other)
     found = zoo.load(f"local-dir:{tmp_path / 'other'}")
-    assert found.config["labels"] == ["bicycle", "car"] == list(found.data_config.class_names)
+    assert found.config["labels"] == ["bicycle", "car"]
     assert {"map/bicycle", "map/car"} < evaluate_driving(found, drive, split="mini_val")["results"][0].keys()
 
 

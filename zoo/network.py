@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zoo.loading import LoadReport
 
 __all__ = ["ClassTokenNetwork", "ClassifierNetwork", "EncoderNetwork", "Sequences", "block_indices", "build_encoder"]
-__all__ += ["set_config"]
+__all__ += ["set_classes", "set_config"]
 
 
 class Sequences(NamedTuple):
@@ -137,14 +137,6 @@ class EncoderNetwork(nn.Module, ABC):
         """Recomputes activations in backward to save memory."""
         self.encoder.grad_checkpointing = enable
 
-    def _set_classes(self, num_classes: int) -> None:
-        """Notes another number of classes in the configuration; labels of another number go."""
-        if "config" in self.__dict__:
-            labels = self.config.get("labels")
-            keep = labels is not None and len(labels) == num_classes
-            model = {**self.config["model"], "num_classes": num_classes}
-            self.config = {**self.config, "model": model, "labels": labels if keep else None}
-
 
 class ClassifierNetwork(EncoderNetwork):
     """Base of classifiers: a linear head on pooled features.
@@ -193,7 +185,7 @@ class ClassifierNetwork(EncoderNetwork):
             nn.init.zeros_(head.weight)
             nn.init.constant_(head.bias, -math.log(num_classes))
             self.head = head
-        self._set_classes(num_classes)
+        set_classes(self, num_classes)
 
 
 class ClassTokenNetwork(ClassifierNetwork):
@@ -253,6 +245,15 @@ def set_config(
         "data": data_config.to_dict(),
         "labels": labels,
     }
+
+
+def set_classes(model: Any, num_classes: int) -> None:
+    """Notes another number of classes in the configuration, once there is one; labels of another number go."""
+    if "config" in model.__dict__:
+        labels = model.config.get("labels")
+        keep = labels is not None and len(labels) == num_classes
+        sizes = {**model.config["model"], "num_classes": num_classes}
+        model.config = {**model.config, "model": sizes, "labels": labels if keep else None}
 
 
 def block_indices(indices: int | Sequence[int] | None, depth: int) -> list[int]:

@@ -28,7 +28,6 @@ class DrivingDataConfig:
             x and y.
         pillar_size: Edge of a pillar in x and y; the unit of coordinates in the bird's-eye view.
         sweeps: Lidar sweeps that are laid together, the key frame's own among them.
-        class_names: Names of the classes in the order of their labels.
 
     Raises:
         ConfigError: If a value cannot be used.
@@ -41,7 +40,6 @@ class DrivingDataConfig:
     point_range: tuple[float, ...]
     pillar_size: float
     sweeps: int = 1
-    class_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         size = _numbers("image_size", self.image_size, 2)
@@ -68,10 +66,9 @@ class DrivingDataConfig:
                 )
         if type(self.sweeps) is not int or not 1 <= self.sweeps <= _MOST_SWEEPS:
             raise ConfigError(f"data: sweeps must be 1 to {_MOST_SWEEPS}, not {self.sweeps!r:.80}")
-        classes = None if self.class_names is None else _names("class_names", self.class_names)
         # Lists (from JSON) become tuples, so that equal configurations compare equal.
         made = {"image_size": tuple(map(int, size)), "mean": mean, "std": std, "cameras": cameras, "point_range": span}
-        for name, value in {**made, "pillar_size": pillar, "class_names": classes}.items():
+        for name, value in {**made, "pillar_size": pillar}.items():
             object.__setattr__(self, name, value)
 
     @property

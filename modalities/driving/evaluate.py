@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,21 +19,18 @@ from modalities.driving.augment import TrainingScene
 from modalities.driving.boxes import Boxes3D
 from modalities.driving.data_config import DrivingDataConfig
 from modalities.driving.frames import FrameReader, Frames, collate, open_data, to_model
-from modalities.driving.look_ahead import LookAhead
 from modalities.driving.metrics import MAX_BOXES, Detections, DetectionScores, DetectionTruth, score_detections
 from modalities.driving.nuscenes.classes import DETECTION_CLASSES, default_attribute
 from modalities.driving.nuscenes.dataset import NuScenes
-from modalities.driving.nuscenes.tables import read_json_file
 from modalities.driving.nuscenes.truth import detection_truth, global_detections
 from modalities.driving.query_head import decode
 from zoo.errors import ConfigError
-from zoo.evaluate import evaluating, report
-from zoo.files import files_sha256
+from zoo.evaluate import data_facts, evaluating, report
 from zoo.progress import Update, no_update, progress_bar
+from zoo.read_ahead import in_order
 
-__all__ = ["Dropped", "as_metrics", "data_facts", "detect_frames", "evaluate_driving", "model_classes", "score_boxes"]
+__all__ = ["Dropped", "as_metrics", "detect_frames", "evaluate_driving", "model_classes", "score_boxes"]
 
-_MAX_FACTS_BYTES = 2**20
 _WORKERS = 4
 
 
@@ -81,22 +80,6 @@ class Dropped:
         return scene
 
 
-def data_facts(data: NuScenes) -> dict[str, str]:
-    """Name of a data set, and what identifies it: its tables, which name all files.
-
-    Raises:
-        DataError: If a table cannot be read.
-    """
-    from modalities.driving.sim.generate import FACTS_FILE
-
-    folder = data.tables.folder
-    name = "nuscenes"
-    if (folder / FACTS_FILE).is_file():
-        facts = read_json_file(folder / FACTS_FILE, _MAX_FACTS_BYTES)
-        name = str(facts.get("dataset", name)) if isinstance(facts, dict) else name
-    return {"name": name, "sha256": files_sha256(folder, sorted(folder.glob("*.json")))}
-
-
 def model_classes(model: nn.Module) -> list[str]:
     """Names of the classes of a model, all of them detection classes of nuScenes.
 
@@ -104,8 +87,7 @@ def model_classes(model: nn.Module) -> list[str]:
         ConfigError: If it does not name them, or names others.
     """
     config: Any = getattr(model, "config", None) or {}
-    data: Any = model.data_config
-    names = list(config.get("labels") or data.class_names or ())
+    names = list(config.get("labels") or ())
     if not names or (unknown := [name for name in names if name not in DETECTION_CLASSES]):
         what = f"it has {', '.join(map(repr, unknown[:5]))}" if names else "it names none"
         raise ConfigError(
@@ -146,17 +128,10 @@ def detect_frames(
     """
     config: Any = model.data_config
     device = next(model.parameters()).device
-    starts = range(0, len(frames), batch_size)
-
-    def jobs(step: int) -> list[Callable[[], TrainingScene]]:
-        rows = range(starts[step], min(starts[step] + batch_size, len(frames)))
-        return [functools.partial(frames.__getitem__, row) for row in rows]
-
+    ahead = in_order(frames.__getitem__, range(len(frames)), workers)
     found: list[Boxes3D] = []
-    load = LookAhead(jobs, len(starts), workers, 2, device)
-    with evaluating(model, dtype) as autocast:
-        for step in range(len(starts)):
-            scenes = load(step)
+    with evaluating(model, dtype) as autocast, contextlib.closing(ahead):
+        while scenes := list(itertools.islice(ahead, batch_size)):
             if dropped is not None:
                 scenes = [dropped(scene, config) for scene in scenes]
             batch = to_model(collate(scenes), config, device)
@@ -272,15 +247,11 @@ def evaluate_driving(
             scores = score_boxes(dict(zip(tokens, found, strict=True)), truth, opened)
             row: dict[str, Any] = {"size": list(config.image_size), **as_metrics(scores), "images_per_s": speed}
             results.append(row | ({"condition": condition} if condition else {}))
-    facts = data_facts(opened)
     return report(
         model,
         results,
+        **data_facts(opened, split, len(tokens)),
         name=name,
-        dataset=facts["name"],
-        split=split,
-        images=len(tokens),
-        data_sha256=facts["sha256"],
         command=command,
         dtype=dtype,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol
@@ -23,6 +22,7 @@ from modalities.driving.prepare import normalise_images, read_rig
 from modalities.driving.scene import Annotations
 from zoo.errors import DataError
 from zoo.progress import progress_bar
+from zoo.read_ahead import in_order
 
 __all__ = [
     "FrameReader",
@@ -157,11 +157,8 @@ class ResidentFrames:
 
     def __init__(self, frames: Frames, *, workers: int = 1, quiet: bool = True) -> None:
         self._scenes: list[TrainingScene] = []
-        with (
-            progress_bar("reading key frames", len(frames), quiet) as update,
-            ThreadPoolExecutor(max(workers, 1), thread_name_prefix="frames") as pool,
-        ):
-            for done, scene in enumerate(pool.map(frames.__getitem__, range(len(frames))), 1):
+        with progress_bar("reading key frames", len(frames), quiet) as update:
+            for done, scene in enumerate(in_order(frames.__getitem__, range(len(frames)), workers), 1):
                 self._scenes.append(scene)
                 update(done, "")
 

@@ -38,6 +38,7 @@ class FusionLoss:
     Attributes:
         config: Of the network.
         data: Of the network.
+        labels: Names of the classes, where they are known.
         heat_weight: Of the focal loss of the heat map, over the number of boxes.
         class_weight: Of the focal loss of the queries' classes, over the number of boxes.
         box_weight: Of the absolute differences of centre (metres), logarithms of the size, and sine and cosine of the
@@ -52,6 +53,7 @@ class FusionLoss:
 
     config: FusionConfig
     data: DrivingDataConfig
+    labels: tuple[str, ...] = ()
     heat_weight: float = 1.0
     class_weight: float = 1.0
     box_weight: float = 0.25
@@ -121,9 +123,8 @@ class FusionLoss:
 
     def _alike(self, labels: Tensor, kinds: int) -> Tensor:
         """(B, M) bool: boxes of classes without a front."""
-        names = self.data.class_names or ()
         found = torch.zeros_like(labels, dtype=torch.bool)
-        for label, name in enumerate(names[:kinds]):
+        for label, name in enumerate(self.labels[:kinds]):
             if name in NO_FRONT:
                 found = found | (labels == label)
         return found
@@ -176,6 +177,7 @@ def heat_targets(
         mask: (B, M) bool.
         config: Of the network.
         data: Of the network.
+        labels: Names of the classes, where they are known.
         kinds: Classes K.
 
     Returns:

@@ -28,7 +28,7 @@ from modalities.driving.query_head import FusionOutputs, QueryHead, decode
 from zoo.encodings.extendable import extend
 from zoo.encodings.extension import Extension
 from zoo.errors import ConfigError, DataError
-from zoo.network import block_indices, set_config
+from zoo.network import block_indices, set_classes, set_config
 from zoo.network_config import check_class_count, parse_config
 
 __all__ = ["FusionDetector", "build", "trained_extent"]
@@ -158,15 +158,7 @@ class FusionDetector(nn.Module):
         check_class_count(num_classes, "a detector", 1)
         self.head.reset_classifier(num_classes)
         self.sizes = dataclasses.replace(self.sizes, num_classes=num_classes)
-        names = self.data_config.class_names
-        if names is not None and len(names) != num_classes:
-            self.data_config = self.data_config.replace(class_names=None)
-        if "config" in self.__dict__:
-            labels = self.config.get("labels")
-            keep = labels is not None and len(labels) == num_classes
-            model = {**self.config["model"], "num_classes": num_classes}
-            data = self.data_config.to_dict()
-            self.config = {**self.config, "model": model, "data": data, "labels": labels if keep else None}
+        set_classes(self, num_classes)
 
     def extend(self, extension: Extension | None) -> None:
         """Runs all encodings with an extension to larger inputs from now on; see `zoo.transformer.Encoder.extend`."""
@@ -213,11 +205,6 @@ def build(config: Mapping[str, Any]) -> FusionDetector:
     """
     parsed, labels = parse_config(config, FusionConfig)
     data_config = DrivingDataConfig.from_dict(config.get("data", {}))
-    names = data_config.class_names
-    if names is not None and len(names) != parsed.num_classes:
-        raise ConfigError(
-            f"config: the model has {parsed.num_classes} classes, the data name {len(names)}: they must agree"
-        )
     model = FusionDetector(parsed, data_config)
     set_config(model, config, parsed, data_config, labels)
     return model

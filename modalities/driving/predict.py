@@ -68,6 +68,7 @@ class KeyFrames:
 
     def __init__(self, model: nn.Module, data_config: DrivingDataConfig) -> None:
         self.data_config = data_config
+        self.labels: tuple[str, ...] = tuple(model.config["labels"] or ())  # type: ignore[index]
         self.sizes = FusionConfig.from_dict(model.config["model"])  # type: ignore[index, arg-type]
         self.uses = Modalities(use_camera=self.sizes.has_cameras, use_lidar=self.sizes.has_lidar)
         self._opened: dict[tuple[Any, ...], NuScenes] = {}
@@ -123,7 +124,7 @@ class KeyFrames:
             sample = read()
         else:
             sample, read, path = value, partial(_same, value), None
-            names = self.data_config.class_names or ()
+            names = self.labels
         prepared = model_input(
             sample,
             self.data_config,

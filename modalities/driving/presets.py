@@ -84,7 +84,7 @@ def config(
     model = FusionConfig(
         **SIZES[size], num_classes=len(labels), encoding=encoding, encoding_options=options, sensors=sensors
     )
-    data = DrivingDataConfig(**GRIDS[size], cameras=CAMERAS, point_range=POINT_RANGE, sweeps=sweeps, class_names=labels)
+    data = DrivingDataConfig(**GRIDS[size], cameras=CAMERAS, point_range=POINT_RANGE, sweeps=sweeps)
     return {
         "schema_version": 1,
         "name": name,
@@ -129,7 +129,7 @@ def card_words(config: Mapping[str, Any]) -> dict[str, str]:
     planes = ", ".join(model.blocks)
     along_x, along_y = data.grid
     height, width = data.image_size
-    names = ", ".join(map(literal, data.class_names or ())) or "of no name"
+    names = ", ".join(map(literal, config.get("labels") or ())) or "of no name"
     cameras = ", ".join(map(literal, data.cameras))
     inputs = []
     if model.has_cameras:

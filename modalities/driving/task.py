@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,9 +15,8 @@ from modalities.driving.batch import DrivingBatch
 from modalities.driving.boxes import BoxTargets, pad_boxes
 from modalities.driving.config import SENSORS, FusionConfig
 from modalities.driving.data_config import DrivingDataConfig
-from modalities.driving.evaluate import as_metrics, data_facts, detect_frames, score_boxes
+from modalities.driving.evaluate import as_metrics, detect_frames, score_boxes
 from modalities.driving.frames import FrameReader, Frames, collate, open_data, open_frames, to_model
-from modalities.driving.look_ahead import LookAhead
 from modalities.driving.losses import FusionLoss
 from modalities.driving.model import FusionDetector
 from modalities.driving.nuscenes.truth import detection_truth
@@ -27,6 +25,7 @@ from modalities.driving.options import DrivingOptions
 from modalities.driving.query_head import FusionOutputs
 from modalities.driving.workers import BatchWorkers
 from zoo.errors import ConfigError, DataError, require
+from zoo.read_ahead import in_order
 from zoo.sources import locate
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
@@ -106,19 +105,27 @@ class DrivingDetection:
         if (size := changes.pop("input_size", None)) is not None:
             config = config.with_size(size)
         sizes = FusionConfig.from_dict(source["model"] | changes)
-        facts, patches = data_facts(self.data), sizes.has_cameras and options.paste_opacity > 0
+        patches = sizes.has_cameras and options.paste_opacity > 0
         seen = (sizes.sensors, config.cameras, config.image_size, config.sweeps, options.missing_images)
-        key = (facts["sha256"], options.split, tuple(self.labels), *seen)
+        key = (self.data.sha256, options.split, tuple(self.labels), *seen)
         reader = FrameReader(self.data, self.tokens, config, sizes)
         database = open_objects(
-            lambda: _in_turn(reader, options.workers), key, min_points=options.paste_min_points, patches=patches
+            lambda: in_order(reader.__getitem__, range(len(reader)), options.workers),
+            key,
+            min_points=options.paste_min_points,
+            patches=patches,
         )
         return [PasteObjects(database, tuple(numbers.get(name, 0) for name in self.labels), options.paste_opacity)]
 
     @property
     def facts(self) -> dict[str, Any]:
         """What the training record says about the data; `sha256` identifies them for resuming."""
-        return {**data_facts(self.data), "samples": len(self.tokens), "dev_samples": len(self.dev_tokens)}
+        return {
+            "name": self.data.name,
+            "sha256": self.data.sha256,
+            "samples": len(self.tokens),
+            "dev_samples": len(self.dev_tokens),
+        }
 
     def model_arguments(self) -> dict[str, Any]:
         """Keyword arguments for `zoo.load` that follow from the data."""
@@ -133,9 +140,7 @@ class DrivingDetection:
         """
         assert isinstance(model, FusionDetector)  # Of this modality and task there are no others.
         self.order.start(torch.device("cpu"), rank, world)  # Where frames are looked up.
-        model.data_config = self.config = model.data_config.replace(class_names=tuple(self.labels))
-        model.config["data"] = self.config.to_dict()
-        self.device, self.rank, self.sizes = device, rank, model.sizes
+        self.device, self.rank, self.sizes, self.config = device, rank, model.sizes, model.data_config
         options = self.options
         self.frames = self._opened(self.tokens)
         self.steps = options.augmentations(self.config)
@@ -143,7 +148,7 @@ class DrivingDetection:
         self._batches = BatchWorkers(self._batch, total, options.workers, options.ahead)
         weights = ("heat_weight", "class_weight", "box_weight", "velocity_weight")
         own = {name: getattr(options, name) for name in weights}
-        self.criterion = FusionLoss(config=model.sizes, data=self.config, **own)
+        self.criterion = FusionLoss(config=model.sizes, data=self.config, labels=tuple(self.labels), **own)
 
     def close(self) -> None:
         """Ends the processes that make batches."""
@@ -196,13 +201,3 @@ class DrivingDetection:
         )
         scores = score_boxes(dict(zip(self.dev_tokens, found, strict=True)), truth, self.data)
         return {f"dev_{key}": value for key, value in as_metrics(scores).items()}
-
-
-def _in_turn(frames: Frames, workers: int) -> Iterator[TrainingScene]:
-    """Key frames one after another, read by threads a few ahead."""
-    jobs = [functools.partial(frames.__getitem__, row) for row in range(len(frames))]
-    load: LookAhead[TrainingScene] = LookAhead(
-        lambda row: jobs[row : row + 1], len(jobs), workers, 2 * workers, torch.device("cpu")
-    )
-    for row in range(len(jobs)):
-        yield from load(row)

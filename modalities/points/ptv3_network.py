@@ -32,7 +32,7 @@ from zoo.encodings.base import Frame
 from zoo.encodings.extendable import extend
 from zoo.encodings.extension import Extension
 from zoo.errors import ConfigError, DataError
-from zoo.network import block_indices
+from zoo.network import block_indices, set_classes
 
 __all__ = ["PTv3", "PointFeatures"]
 
@@ -302,11 +302,7 @@ class PTv3(nn.Module, ABC):
         """Notes the number of classes here and, once there is one, in the configuration; other labels go."""
         self.num_classes = num_classes
         self.sizes = dataclasses.replace(self.sizes, num_classes=num_classes)
-        if "config" in self.__dict__:
-            labels = self.config.get("labels")
-            keep = labels is not None and len(labels) == num_classes
-            model = {**self.config["model"], "num_classes": num_classes}
-            self.config = {**self.config, "model": model, "labels": labels if keep else None}
+        set_classes(self, num_classes)
 
 
 def _rising(rate: float, depths: Sequence[int]) -> list[list[float]]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,10 +19,7 @@ from modalities.video.sampling import Sample, sampler_for
 from modalities.video.transforms import preprocess_clip, resize_clip
 from zoo.training.seeds import derive_seed
 
-__all__ = ["ClipBatches", "ClipInputs", "View", "in_order", "stack_views", "view_of"]
-
-T = TypeVar("T")
-R = TypeVar("R")
+__all__ = ["ClipBatches", "ClipInputs", "View", "stack_views", "view_of"]
 
 
 class ClipInputs(NamedTuple):
@@ -84,22 +80,6 @@ def stack_views(views: Sequence[View], model: Any, device: torch.device, dtype: 
     if getattr(model, "time_unit_s", None) is not None:
         times = torch.from_numpy(np.stack([view.times_s for view in views])).to(device)
     return ClipInputs(torch.stack([view.pixels for view in views]).to(device, dtype), lengths, times)
-
-
-def in_order(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
-    """Applies a function in threads and yields results in the order of the items, a few ahead at most."""
-    waiting: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(workers, thread_name_prefix="clips") as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 class ClipBatches:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from modalities.video.batches import View, in_order, stack_views, view_of
+from modalities.video.batches import View, stack_views, view_of
 from modalities.video.datasets.base import VideoSet
 from modalities.video.datasets.find import open_videos
 from modalities.video.motion_evaluate import evaluate_motion
@@ -22,6 +22,7 @@ from zoo.evaluate import data_facts, evaluating, report
 from zoo.matching import align_labels
 from zoo.model_inputs import call_model
 from zoo.progress import Update, no_update, progress_bar
+from zoo.read_ahead import in_order
 
 __all__ = ["accuracy", "evaluate_video"]
 

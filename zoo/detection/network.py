@@ -13,7 +13,7 @@ from zoo.detection.detections import Detections
 from zoo.detection.head import RawMaps, YOLOv10Head
 from zoo.detection.pyramid import build_pyramid
 from zoo.errors import ConfigError
-from zoo.network import EncoderNetwork
+from zoo.network import EncoderNetwork, set_classes
 from zoo.network_config import NetworkConfig, check_class_count
 
 __all__ = ["DetectorNetwork", "PyramidConfig"]
@@ -120,7 +120,7 @@ class DetectorNetwork(EncoderNetwork):
         """
         check_class_count(num_classes, "a detector", 1)
         self.head.reset_classifier(num_classes)
-        self._set_classes(num_classes)
+        set_classes(self, num_classes)
 
     def load_backbone(self, source: nn.Module) -> None:
         """Takes embedding and encoder from another model, such as a classifier; the rest stays as it is.

@@ -22,11 +22,13 @@ from modalities.driving.rigid import invert_rigid
 from modalities.driving.scene import Annotations, Camera, Sample
 from modalities.driving.sweeps import drop_near, move, read_floats
 from zoo.errors import ConfigError, DataError
+from zoo.files import files_sha256
 
 __all__ = ["NuScenes"]
 
 _COLUMNS = 5  # of a point: x, y, z, intensity in 0..255, ring
 _MAX_SPLIT_BYTES = 64 * 2**20
+_MAX_FACTS_BYTES = 2**20
 _MAX_SWEEPS = 100
 
 
@@ -89,6 +91,20 @@ class NuScenes:
     def __len__(self) -> int:
         """Number of key frames of all splits."""
         return len(self.tables.table("sample"))
+
+    @cached_property
+    def name(self) -> str:
+        """Name of the data set: `"nuscenes"`, unless a file beside the tables gives another one (simulated sets)."""
+        from modalities.driving.sim.generate import FACTS_FILE
+
+        path = self.tables.folder / FACTS_FILE
+        facts = read_json_file(path, _MAX_FACTS_BYTES) if path.is_file() else None
+        return str(facts.get("dataset", "nuscenes")) if isinstance(facts, dict) else "nuscenes"
+
+    @cached_property
+    def sha256(self) -> str:
+        """Identifies the tables, which name all files."""
+        return files_sha256(self.tables.folder, sorted(self.tables.folder.glob("*.json")))
 
     @cached_property
     def splits(self) -> Mapping[str, tuple[str, ...]]:
