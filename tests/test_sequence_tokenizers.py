@@ -32,7 +32,7 @@ def test_a_tokenizer_travels_as_plain_values(tokenizer: Any) -> None:
     assert len(TOKENIZERS) == len(ALL)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.text())
 def test_text_comes_back(text: str) -> None:
     assert ByteTokenizer().decode(ByteTokenizer().encode(text)) == text
@@ -56,7 +56,7 @@ def test_bases_are_read_in_either_case_and_unknown_ones_are_n() -> None:
         tokenizer.encode("AAXA")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(arrays.arrays(np.int8, st.tuples(st.integers(0, 6), st.just(4)), elements=st.sampled_from([-1, 21, 60, 108])))
 def test_chorales_come_back(pitches: np.ndarray) -> None:
     tokenizer = ChoraleTokenizer()
@@ -72,7 +72,7 @@ def test_voices_of_a_step_follow_from_soprano_to_bass() -> None:
     assert ChoraleTokenizer().decode(ids[:6]).tolist() == [[108, 60, 21, -1]]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(arrays.arrays(bool, st.tuples(st.integers(0, 5), st.just(88))))
 def test_rolls_come_back_and_every_frame_ends_once(frames: np.ndarray) -> None:
     tokenizer = RollTokenizer()
