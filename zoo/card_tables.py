@@ -22,6 +22,7 @@ _TASKS = {
     ("points", "classification"): ("other", "Point Cloud Classification"),
     ("points", "segmentation"): ("other", "Point Cloud Semantic Segmentation"),
     ("driving", "detection"): ("other", "3D Object Detection"),
+    ("sequence", "generation"): ("other", "Sequence Modelling"),
 }
 
 

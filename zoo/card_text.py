@@ -18,7 +18,12 @@ PIPELINES = {
     ("video", "classification"): "video-classification",
 }
 # Modality -> tag, where the Hub has no pipeline.
-TAGS = {"events": "event-camera", "points": "point-cloud", "driving": "autonomous-driving"}
+TAGS = {
+    "events": "event-camera",
+    "points": "point-cloud",
+    "driving": "autonomous-driving",
+    "sequence": "causal-decoder",
+}
 # Licences with a page on the Hub; others go there by name and link.
 HUB_LICENSES = ("apache-2.0", "cc-by-4.0", "cc-by-sa-4.0", "mit")
 NAMES = {
@@ -114,6 +119,7 @@ def render_config(config: Mapping[str, Any]) -> str:
     """The card of a saved model, of which only the configuration is known."""
     usage = [
         "```python",
+        *(["import torch"] if config["task"] == "generation" else []),
         "import zoo",
         "",
         'model = zoo.load("local-dir:FOLDER")          # this folder',
@@ -151,7 +157,8 @@ def _page(front: Mapping[str, Any], sections: Iterable[str]) -> str:
 
 
 def _front(config: Mapping[str, Any]) -> dict[str, Any]:
-    tags = ["pape-zoo", "vision-transformer", "position-encoding", config["model"]["encoding"]]
+    kind = "transformer" if config["modality"] == "sequence" else "vision-transformer"
+    tags = ["pape-zoo", kind, "position-encoding", config["model"]["encoding"]]
     return {
         "library_name": "pape-zoo",
         "pipeline_tag": PIPELINES.get((config["modality"], config["task"])),
