@@ -40,9 +40,9 @@ def score(
         limit: Only so many sequences.
 
     Returns:
-        `nll`, the mean negative log-likelihood of a token in nats; `accuracy`, percent of tokens that are the likeliest;
-        `exact`, percent of sequences without a wrong one, of made-up tasks; `nll_frame`, nats of a frame of music;
-        `tokens`, how many were scored.
+        `nll`, the mean negative log-likelihood of a token in nats; `accuracy`, percent of tokens that got the largest
+        logit; `exact`, percent of sequences without a wrong one, of made-up tasks; `nll_frame`, nats of a frame of
+        music; `tokens`, how many were scored.
 
     Raises:
         ConfigError: If there are no sequences of this size.
@@ -55,7 +55,9 @@ def score(
             with autocast():
                 logits: Tensor = call_model(model, batch.inputs)
             targets, asked = batch.targets, batch.targets != IGNORED
-            nats = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none")
+            nats = F.cross_entropy(
+                logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none"
+            )
             right = (logits.argmax(dim=-1) == targets) & asked
             ends = targets == (IGNORED - 1 if data.frame_end is None else data.frame_end)
             faultless = (right == asked).all(dim=1)
@@ -141,7 +143,7 @@ def evaluate_sequences(
         )
     asked = _whole(sizes) if sizes is not None else opened.default_sizes()
     own = opened.trained_size()
-    results = []
+    results: list[dict[str, Any]] = []
     with progress_bar("evaluating", len(asked), quiet) as update:
         for done, size in enumerate(asked, start=1):
             share = (size / own if factor is None else factor) if size > own else 1.0

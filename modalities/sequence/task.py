@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
+from modalities.sequence.augment import Transpose
 from modalities.sequence.batch import IGNORED
 from modalities.sequence.data_config import SequenceDataConfig
 from modalities.sequence.datasets import SequenceSet, open_sequences, splits
@@ -44,11 +45,17 @@ class SequenceGeneration:
         self.num_classes = self.data.tokenizer.vocab_size
         self.order = EpochOrder(self.data.samples, recipe.batch_size, recipe.seed)
         self.steps_per_epoch = self.order.steps_per_epoch
+        semitones = self.options.transpose
+        self.transpose = Transpose(semitones, self.data.tokenizer) if semitones else None
         self._dev: SequenceSet | None = None
 
     def _own_tokenizer(self) -> Any:
         """That of the network, where its weights know it; other networks get that of the data."""
-        stated = locate(self.recipe.model, pretrained=True).config["data"].get("tokenizer") if self.recipe.pretrained else None
+        stated = (
+            locate(self.recipe.model, pretrained=True).config["data"].get("tokenizer")
+            if self.recipe.pretrained
+            else None
+        )
         return None if stated is None else tokenizer_from_dict(stated)
 
     def _opened(self, split: str, tokenizer: Any) -> SequenceSet:
@@ -99,6 +106,8 @@ class SequenceGeneration:
         """
         seed = derive_seed(self.recipe.seed, epoch, index, self.rank)
         batch = self.data.batch(self.order.rows(epoch, index), seed)
+        if self.transpose is not None:
+            batch = self.transpose(batch, Generator().manual_seed(derive_seed(seed, "transpose")))
         return batch.inputs, batch.targets
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -106,7 +115,7 @@ class SequenceGeneration:
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
 
     def evaluate(self, model: nn.Module, precision: str) -> dict[str, float]:
-        """Scores of the validation split, as `modalities.sequence.evaluate.score`; none where there is no such split."""
+        """Scores of the validation split, see `modalities.sequence.evaluate.score`; none where there is none."""
         if "validation" not in splits(self.options.dataset):
             return {}
         if self._dev is None:

@@ -14,6 +14,7 @@ import numpy as np
 from zoo.errors import ConfigError, DataError
 
 __all__ = [
+    "LOWEST_KEY",
     "SILENT",
     "TOKENIZERS",
     "VOICES",
@@ -268,6 +269,9 @@ class RollTokenizer(Tokenizer):
         frames[frame[sounding], found[sounding]] = True
         return frames
 
+
+# Of the tokenizers of music: the id of the lowest key, and how many keys follow.
+LOWEST_KEY = {ChoraleTokenizer.kind: (1, KEYS), RollTokenizer.kind: (0, KEYS)}
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {
     cls.kind: cls for cls in (CharTokenizer, ByteTokenizer, DNATokenizer, ChoraleTokenizer, RollTokenizer)

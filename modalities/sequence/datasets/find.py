@@ -73,8 +73,10 @@ def settings(dataset: str, values: Mapping[str, Any]) -> MadeUp | None:
     known = field_names(made) if made else []
     for key in values:
         if key not in known:
-            raise unknown_key(key, known, f"dataset {dataset}") if known else ConfigError(
-                f"dataset {dataset} has no settings, got {key!r:.40}"
+            raise (
+                unknown_key(key, known, f"dataset {dataset}")
+                if known
+                else ConfigError(f"dataset {dataset} has no settings, got {key!r:.40}")
             )
     return None if made is None else parse(made, values, f"dataset {dataset}")
 

@@ -7,7 +7,6 @@ that stay within the string (as drawing it again until it does). Tokens are char
 
 from __future__ import annotations
 
-import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,17 +16,15 @@ from torch import Generator, Tensor
 from modalities.sequence.batch import TokenBatch
 from modalities.sequence.datasets.base import SequenceSet, batch_tokens, in_batches, next_tokens
 from modalities.sequence.datasets.made import MadeUp
+from modalities.sequence.presets import INDEX_CHARACTERS
 from modalities.sequence.tokenizers import CharTokenizer
 from zoo.errors import ConfigError
 from zoo.training.seeds import derive_seed
 from zoo.training.settings import check
 
-__all__ = ["ALPHABET", "IndirectIndexing", "draw_questions"]
+__all__ = ["IndirectIndexing", "draw_questions"]
 
-ALPHABET = string.ascii_letters + string.digits + ",+- "
-"""Characters in the order of their ids; the space fills up what is shorter than the longest."""
-
-_LETTERS = len(string.ascii_letters)
+_LETTERS = 52  # Letters are the first characters, then come the digits.
 _FURTHEST = 15
 _AFTER = 8  # Tokens after the string, at most: ",k,-12,b".
 _BLOCK = 65_536
@@ -58,7 +55,9 @@ class IndirectIndexing(MadeUp):
         return _Questions(self, split)
 
 
-def draw_questions(count: int, seed: int, letters: tuple[int, int] = _PAPER, device: str = "cpu") -> tuple[Tensor, Tensor]:
+def draw_questions(
+    count: int, seed: int, letters: tuple[int, int] = _PAPER, device: str = "cpu"
+) -> tuple[Tensor, Tensor]:
     """Draws samples; random numbers come from the CPU, so that they are the same on every device.
 
     Args:
@@ -83,7 +82,7 @@ def draw_questions(count: int, seed: int, letters: tuple[int, int] = _PAPER, dev
     source = between(1, torch.zeros_like(lengths), lengths - 1)
     shift = between(2, (-source).clamp(min=-_FURTHEST), (lengths - 1 - source).clamp(max=_FURTHEST))
 
-    comma, plus, minus, space = (ALPHABET.index(character) for character in ",+- ")
+    comma, plus, minus, space = (INDEX_CHARACTERS.index(character) for character in ",+- ")
     columns = torch.arange(high + _AFTER, device=device)
     tokens = torch.full((count, high + _AFTER), space, device=device)
     tokens[:, :high] = order[:, :high].where(columns[:high] < lengths[:, None], space)
@@ -106,7 +105,7 @@ class _Questions(SequenceSet):
     def __init__(self, settings: IndirectIndexing, split: str) -> None:
         self.name, self.split, self.settings = "indirect-indexing", split, settings
         self.sha256 = settings.sha256(split)
-        self.tokenizer = CharTokenizer(ALPHABET)
+        self.tokenizer = CharTokenizer(INDEX_CHARACTERS)
         self.samples = settings.train_samples if split == "train" else 10_000
         self.length = settings.letters[1] + _AFTER - 1
         self.tokens: Tensor | None = None

@@ -17,7 +17,7 @@ from modalities.sequence.batch import TokenBatch
 from modalities.sequence.datasets.base import SequenceSet, next_tokens
 from modalities.sequence.datasets.made import DrawnSet, MadeUp, pick
 from zoo.errors import ConfigError
-from zoo.position_ids import V2PE, Image, MRoPE, ResetMRoPE, Scheme, Text
+from zoo.position_ids import V2PE, Image, MRoPE, ResetMRoPE, Scheme, Segment, Text
 from zoo.training.settings import check
 
 __all__ = ["SCHEMES", "PictureQuestions"]
@@ -114,6 +114,7 @@ class _PictureSet(DrawnSet):
         found = self._positions.get(pictures)
         if found is None or found.device != self.device:
             side = self.made.grid
-            segments = [Text(1), Image(side, side)] * pictures + [Text(self.made.questions * _QUESTION)]
+            picture: list[Segment] = [Text(1), Image(side, side)]
+            segments = picture * pictures + [Text(self.made.questions * _QUESTION)]
             found = self._positions[pictures] = self.scheme(segments, device=self.device).values
         return found
