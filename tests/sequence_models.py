@@ -9,8 +9,8 @@ from torch import nn
 
 import zoo.encodings
 from modalities.sequence.model import Decoder
-from modalities.sequence.presets import text_options
 from modalities.sequence.presets import config as preset
+from modalities.sequence.presets import text_options
 from zoo.registry import architecture
 
 VOCABULARY = 13

@@ -7,11 +7,6 @@ import torch
 from sequence_models import AXES, NAMES, decoder, ids_of
 
 from modalities.sequence.cache import DecoderCache
-from zoo import ConfigError, DataError
-from zoo.attention import CoordinateAttention, KeyValues
-from zoo.coordinates import Coordinates, text
-from zoo.encodings.extendable import extend
-from zoo.encodings.extension import DynamicNTK, YaRN
 
 CASES = [(name, axes) for name in NAMES for axes in AXES[name]]
 N = 11
