@@ -167,7 +167,7 @@ class Encoder(nn.Module):
             )
             for _ in range(depth)
         )
-        self.norm: nn.Module = nn.LayerNorm(dim, eps=NORM_EPS)
+        self.norm: nn.LayerNorm | nn.RMSNorm = nn.LayerNorm(dim, eps=NORM_EPS)
         self.grad_checkpointing = False
         self._initialise()
 
