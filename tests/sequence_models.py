@@ -9,17 +9,16 @@ from torch import nn
 
 import zoo.encodings
 from modalities.sequence.model import Decoder
-from modalities.sequence.presets import text_options
 from modalities.sequence.presets import config as preset
+from modalities.sequence.presets import text_options
 from zoo.registry import architecture
 
 VOCABULARY = 13
 PLANE = ("lookhere", "spiral-rope", "golden-rope")
 # Of every kind of attention encoding, one with a token encoding beside it.
 NAMES = [*zoo.encodings(), "learned+rope", "sincos+pape"]
-AXES = {
-    name: (2,) if name in PLANE else (1, 2, 3) if name in ("pape", "pope", "rope", "mrope") else (1,) for name in NAMES
-}
+AXES: dict[str, tuple[int, ...]] = {name: (1,) for name in NAMES}
+AXES |= {name: (1, 2, 3) for name in ("pape", "pope", "rope", "mrope")} | {name: (2,) for name in PLANE}
 SIZES = {"dim": 32, "depth": 2, "num_heads": 2, "head_dim": 16, "mlp_dim": 32}
 
 

@@ -53,7 +53,13 @@ def code(text: str) -> str:
 
 def noun(modality: str) -> str:
     """What the samples of a data set are called."""
-    names = {"image": "pictures", "video": "clips", "points": "clouds", "driving": "key frames"}
+    names = {
+        "image": "pictures",
+        "video": "clips",
+        "points": "clouds",
+        "driving": "key frames",
+        "sequence": "sequences",
+    }
     return names.get(modality, "samples")
 
 

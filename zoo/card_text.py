@@ -123,8 +123,7 @@ def render_config(config: Mapping[str, Any]) -> str:
         "import zoo",
         "",
         'model = zoo.load("local-dir:FOLDER")          # this folder',
-        'predict = zoo.predictor("local-dir:FOLDER")',
-        f"print(predict({_source(config)}))",
+        *_run(config),
         "```",
     ]
     labels = config.get("labels")
@@ -157,8 +156,8 @@ def _page(front: Mapping[str, Any], sections: Iterable[str]) -> str:
 
 
 def _front(config: Mapping[str, Any]) -> dict[str, Any]:
-    kind = "transformer" if config["modality"] == "sequence" else "vision-transformer"
-    tags = ["pape-zoo", kind, "position-encoding", config["model"]["encoding"]]
+    network = "transformer" if config["modality"] == "sequence" else "vision-transformer"
+    tags = ["pape-zoo", network, "position-encoding", config["model"]["encoding"]]
     return {
         "library_name": "pape-zoo",
         "pipeline_tag": PIPELINES.get((config["modality"], config["task"])),
@@ -176,6 +175,13 @@ def _summary(config: Mapping[str, Any]) -> str:
         f"{'' if model['encoding'] == 'none' else ' as position encoding'}: patches of {model['patch_size']} px, width "
         f"{model['dim']}, {model['depth']} blocks of {model['num_heads']} heads, {model['num_classes']} classes."
     )
+
+
+def _run(config: Mapping[str, Any]) -> list[str]:
+    """How a saved model is run, in Python."""
+    if config["task"] == "generation":
+        return ["ids = torch.tensor([[0, 1, 2]])", "print(model.generate(ids, max_new_tokens=100))"]
+    return ['predict = zoo.predictor("local-dir:FOLDER")', f"print(predict({_source(config)}))"]
 
 
 def _source(config: Mapping[str, Any]) -> str:

@@ -396,8 +396,9 @@ def concatenate(parts: Sequence[Coordinates]) -> Coordinates:
         size = max(one.shape[0] for one in each)
         poses = torch.cat([one.expand(size, -1, -1, -1) for one in each], dim=1)
     bounds = _joint_bounds(parts)
-    integral = bounds is not None and all(part.integral for part in parts)
-    integral = integral and all(_whole_steps(bounds, [low for low, _ in part.bounds or ()]) for part in parts)
+    integral = bounds is not None and all(
+        part.integral and _whole_steps(bounds, [low for low, _ in part.bounds or ()]) for part in parts
+    )
     return Coordinates(values, positioned=positioned, integral=integral, bounds=bounds, unit=parts[0].unit, poses=poses)
 
 

@@ -152,7 +152,7 @@ class Encoder(nn.Module):
         token_options, options = split_options(encoding, encoding_options)
         shape = {"dim": dim, "num_heads": num_heads, "head_dim": head_dim or dim // num_heads, "coord_dim": coord_dim}
         self.token_encoding = None if token is None else create(token, options=token_options, **shape)[0]
-        self.norm_pre = nn.LayerNorm(dim, eps=NORM_EPS)
+        self.norm_pre: nn.Module = nn.LayerNorm(dim, eps=NORM_EPS)
         self.blocks = nn.ModuleList(
             Block(
                 dim,
@@ -167,7 +167,7 @@ class Encoder(nn.Module):
             )
             for _ in range(depth)
         )
-        self.norm = nn.LayerNorm(dim, eps=NORM_EPS)
+        self.norm: nn.LayerNorm | nn.RMSNorm = nn.LayerNorm(dim, eps=NORM_EPS)
         self.grad_checkpointing = False
         self._initialise()
 

@@ -58,10 +58,9 @@ def make_coordinates(
             values = values.unsqueeze(-1).expand(-1, -1, axes)
         coords = Coordinates(values, unit="token")
     else:
-        what = (
-            f"{positions.dtype} {tuple(positions.shape)}" if isinstance(positions, Tensor) else type(positions).__name__
-        )
-        raise DataError(f"positions must be numbers (B, N) or (B, N, {axes}), or Coordinates; got {what}")
+        kind = type(positions).__name__
+        given = f"{positions.dtype} {tuple(positions.shape)}" if isinstance(positions, Tensor) else kind
+        raise DataError(f"positions must be numbers (B, N) or (B, N, {axes}), or Coordinates; got {given}")
     found = coords.values.shape
     if coords.packed or found[0] not in (1, batch) or tuple(found[1:]) != (tokens, axes):
         raise DataError(
