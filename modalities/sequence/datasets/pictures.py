@@ -50,6 +50,7 @@ class PictureQuestions(MadeUp):
     name = "pictures"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         most = len(_NAMES)
         check("pictures", self.pictures, 1 <= self.pictures <= most, f"between 1 and {most}")
         check("grid", self.grid, 1 <= self.grid <= len(_DIGITS), f"between 1 and {len(_DIGITS)}")

@@ -54,6 +54,7 @@ class _Lines(MadeUp):
     characters: ClassVar[str]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for key in ("columns", "rows"):
             low, high = getattr(self, key)
             check(key, (low, high), 1 <= low <= high <= _MOST, f"two ascending numbers from 1 to {_MOST}")
