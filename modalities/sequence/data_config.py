@@ -21,6 +21,8 @@ class SequenceDataConfig:
     Attributes:
         length: Tokens of a training sequence; any number may be asked for.
         tokenizer: `Tokenizer.to_dict` of the tokenizer, `None` where sequences are token ids already.
+        dataset: What it was trained on: the `"name"` of a set of `modalities.sequence.datasets.DATASETS` and the
+            settings of a made-up one, among them how tokens are numbered; `None` where that is not known.
 
     Raises:
         ConfigError: If a value cannot be used.
@@ -28,6 +30,7 @@ class SequenceDataConfig:
 
     length: int = 1024
     tokenizer: dict[str, Any] | None = None
+    dataset: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.length, bool) or not isinstance(self.length, int) or not 1 <= self.length <= _MOST_TOKENS:
@@ -35,6 +38,9 @@ class SequenceDataConfig:
         stated = self.tokenizer
         if stated is not None and not (isinstance(stated, Mapping) and isinstance(stated.get("kind"), str)):
             raise ConfigError(f"data: tokenizer must be null or say its 'kind', not {stated!r:.80}")
+        known = self.dataset
+        if known is not None and not (isinstance(known, Mapping) and isinstance(known.get("name"), str)):
+            raise ConfigError(f"data: dataset must be null or say its 'name', not {known!r:.80}")
 
     @property
     def input_size(self) -> tuple[int, int]:

@@ -154,7 +154,7 @@ class Decoder(EncoderNetwork):
         check_class_count(num_classes, "a decoder", 1)
         like = self.encoder.norm.weight
         if hasattr(self, "num_classes"):  # What makes other tokens is not known.
-            self.data_config = self.data_config.replace(tokenizer=None)
+            self.data_config = self.data_config.replace(tokenizer=None, dataset=None)
         self.num_classes = num_classes
         self.embed = nn.Embedding(num_classes, self.dim, device=like.device, dtype=like.dtype)
         nn.init.trunc_normal_(self.embed.weight, std=0.02)
