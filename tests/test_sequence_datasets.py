@@ -83,8 +83,10 @@ def test_a_line_is_copied() -> None:
         lengths.add(len(answer))
         expected = [[r, c] for r in (0, 1) for c in range(len(answer) + 2)]
         assert batch.positions is not None
-        assert batch.positions[row].int().tolist()[: len(expected)] == expected[: len(batch.ids[row])]
+        assert batch.positions.values[row].int().tolist()[: len(expected)] == expected[: len(batch.ids[row])]
     assert lengths == {2, 3, 4, 5}
+    bounds, places = torch.tensor(batch.positions.bounds), batch.positions.values
+    assert (places >= bounds[:, 0]).all() and (places <= bounds[:, 1]).all() and batch.positions.integral
     (scored,) = {batch.ids.shape for batch in data.scored(9, limit=2)}
     assert scored == (2, 2 * 11 - 1)
 
@@ -116,12 +118,13 @@ def test_questions_are_about_a_cell(scheme: str, axes: int) -> None:
                 assert equals == "=" and answer == right == pictures[name][3 * int(r) + int(c)]
         assert (batch.positions is None) == (scheme == "count")
         if batch.positions is not None:
-            assert batch.positions.shape == (1, batch.ids.shape[1], axes)
+            assert batch.positions.values.shape == (1, batch.ids.shape[1], axes)
             steps = {"v2pe": 1 + 9 / 4, "mrope": 4, "reset-mrope": None}[scheme]
             if scheme == "mrope":  # A picture takes as many ids as it has rows, and its name one.
-                assert batch.positions[0, 10].tolist() == [steps] * 3
+                assert batch.positions.values[0, 10].tolist() == [steps] * 3
             elif scheme == "v2pe":
-                assert batch.positions[0, 10, 0] == np.ceil(0 + 9 / 4) + 1 and batch.positions[0, 1, 0] == 0.25
+                places = batch.positions.values[0, :, 0].tolist()
+                assert places[10] == np.ceil(9 / 4) + 1 and places[1] == 0.25
 
 
 @pytest.mark.parametrize("name", MADE_UP)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 import zoo
 from modalities.sequence.batch import IGNORED
@@ -24,6 +25,7 @@ from tests.sequence_training import tiny_settings, write_chorales
 from tests.training_toys import stop_after
 from zoo.cli.main import main
 from zoo.errors import ConfigError
+from zoo.model_inputs import call_model
 from zoo.training import train
 from zoo.training.recipe import built_in_recipes, load_recipe, recipe_from_dict
 
@@ -38,7 +40,7 @@ class Fixed(nn.Module):
         self.weight = nn.Parameter(torch.zeros(1))
         self.vocabulary, self.probability = vocabulary, probability
 
-    def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, positions: Any = None) -> Tensor:
         rest = (1 - self.probability) / (self.vocabulary - 1)
         odds = torch.full((*ids.shape, self.vocabulary), rest, dtype=torch.float64)
         odds.scatter_(2, ((ids + 1) % self.vocabulary)[:, :, None], self.probability)
@@ -177,6 +179,32 @@ def test_two_processes_share_a_batch(tmp_path: Path) -> None:
         task.start(model, torch.device("cpu"), rank, world)
         seen.append(task.batch(0, 1)[0])
     assert torch.equal(seen[0], torch.cat(seen[1:]))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "keys"),
+    [
+        ("pape", {"dataset": "copy", "dataset_options": {"positions": "rows"}}),
+        ("pape", {"dataset": "pictures", "dataset_options": {"scheme": "v2pe"}}),
+        ("pope", {"dataset": "index", "dataset_options": {"train_samples": 64}}),
+    ],
+)
+def test_networks_are_compiled_as_a_whole(encoding: str, keys: dict[str, Any], tmp_path: Path) -> None:
+    small = {"dim": 16, "depth": 1, "num_heads": 1, "head_dim": 16, "mlp_dim": 16}
+    model_name = f"{encoding}-decoder-n-index"
+    task = SequenceGeneration(recipe_from_dict(tiny_settings(tmp_path, model=model_name, **keys)))
+    model = zoo.load(model_name, pretrained=False, **small, **task.model_arguments()).train()
+    task.start(model, torch.device("cpu"), 0, 1)
+    batches = [task.batch(0, index)[0] for index in (0, 1)]
+    compiled = torch.compile(model, backend="eager", fullgraph=True)  # Which stops where a value is looked at.
+    for inputs in batches:
+        with torch.compiler.set_stance("default" if inputs is batches[0] else "fail_on_recompile"):
+            assert torch.allclose(call_model(compiled, inputs), call_model(model, inputs), atol=1e-5)
+    leaves = tree_leaves(batches[0])
+    assert all(isinstance(leaf, Tensor) for leaf in leaves) and len(leaves) == 1 + isinstance(batches[0], tuple)
+    if isinstance(batches[0], tuple):
+        again = tree_unflatten(*tree_flatten(batches[0]))
+        assert again[1].bounds == batches[0][1].bounds and torch.equal(again[1].values, batches[0][1].values)
 
 
 @pytest.mark.parametrize(
