@@ -24,13 +24,14 @@ Loss = Tensor | dict[str, Tensor]
 _TENSORS = ("values", "positioned", "cu_seqlens", "poses", "sample")
 
 
-def _flatten(coords: Coordinates) -> tuple[list[Tensor | None], tuple[Any, ...]]:
-    return [getattr(coords, name) for name in _TENSORS], (coords.integral, coords.bounds, coords.unit)
+def _flatten(coords: Coordinates) -> tuple[list[Tensor], tuple[Any, ...]]:
+    there = tuple(name for name in _TENSORS if getattr(coords, name) is not None)
+    return [getattr(coords, name) for name in there], (there, coords.integral, coords.bounds, coords.unit)
 
 
 def _unflatten(parts: Iterable[Any], context: tuple[Any, ...]) -> Coordinates:
-    integral, bounds, unit = context
-    tensors = dict(zip(_TENSORS, parts, strict=True))
+    there, integral, bounds, unit = context
+    tensors = dict(zip(there, parts, strict=True))
     return Coordinates(**tensors, integral=integral, bounds=bounds, unit=unit)
 
 
