@@ -393,12 +393,8 @@ def concatenate(parts: Sequence[Coordinates]) -> Coordinates:
     poses = None
     if any(part.poses is not None for part in parts):
         each = [p.poses if p.poses is not None else identity_poses(values, 1, p.values.shape[1]) for p in parts]
-        size = max(one.shape[0] for one in each)
-        poses = torch.cat([one.expand(size, -1, -1, -1) for one in each], dim=1)
-    ends = [part.bounds for part in parts if part.bounds is not None]
-    bounds, integral = None, False
-    if len(ends) == len(parts):
-        bounds = tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in zip(*ends, strict=True))
-        integral = all(p.integral and _whole_steps(bounds, [a for a, _ in p.bounds or ()]) for p in parts)
-    unit = parts[0].unit
-    return Coordinates(values, positioned=positioned, integral=integral, bounds=bounds, unit=unit, poses=poses)
+        poses = torch.cat([one.expand(max(map(len, each)), -1, -1, -1) for one in each], dim=1)
+    ends = [part.bounds or () for part in parts] if all(part.bounds for part in parts) else []
+    joint = tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in zip(*ends, strict=True))
+    whole = [part.integral and _whole_steps(joint, [a for a, _ in end]) for part, end in zip(parts, ends, strict=False)]
+    return Coordinates(values, positioned, None, bool(whole) and all(whole), joint or None, parts[0].unit, poses)
