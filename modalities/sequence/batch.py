@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from zoo.coordinates import Coordinates
+
 __all__ = ["IGNORED", "TokenBatch"]
 
 IGNORED = -100
@@ -20,12 +22,12 @@ class TokenBatch:
     Attributes:
         ids: int64 (B, N), what the network reads.
         targets: int64 (B, N), the token that follows each of `ids`, or `IGNORED`.
-        positions: float32 (1 or B, N, p), or `None` for 0 .. N - 1.
+        positions: Of `ids`, with bounds so that a compiler need not look at the values; `None` for 0 .. N - 1.
     """
 
     ids: Tensor
     targets: Tensor
-    positions: Tensor | None = None
+    positions: Coordinates | None = None
 
     @property
     def inputs(self) -> Any:

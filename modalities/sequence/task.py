@@ -101,7 +101,7 @@ class SequenceGeneration:
         """Batch `index` of `epoch` for this process; a function of its arguments and the recipe's seed alone.
 
         Returns:
-            Token ids int64 (B, N), or these and positions float32 (1 or B, N, p); targets int64 (B, N), of which
+            Token ids int64 (B, N), or these and their positions; targets int64 (B, N), of which
             `IGNORED` are not scored. On the device.
         """
         seed = derive_seed(self.recipe.seed, epoch, index, self.rank)

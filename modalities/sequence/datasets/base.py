@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from modalities.sequence.batch import IGNORED, TokenBatch
 from modalities.sequence.tokenizers import Tokenizer
+from zoo.coordinates import Coordinates
 
 __all__ = ["SequenceSet", "batch_tokens", "in_batches", "next_tokens"]
 
@@ -82,16 +84,17 @@ class SequenceSet(ABC):
         """
 
 
-def next_tokens(tokens: Tensor, answers: Tensor | None = None, positions: Tensor | None = None) -> TokenBatch:
+def next_tokens(tokens: Tensor, answers: Tensor | None = None, positions: Coordinates | None = None) -> TokenBatch:
     """A batch in which every token is predicted from those before it.
 
     Args:
         tokens: int64 (B, N + 1).
         answers: Bool (B, N + 1), the tokens that are scored; `None` for all but the first.
-        positions: float (1 or B, N + 1, p) of the tokens.
+        positions: Of all N + 1 tokens, with bounds.
     """
     targets = tokens[:, 1:] if answers is None else tokens[:, 1:].where(answers[:, 1:], IGNORED)
-    return TokenBatch(tokens[:, :-1], targets, None if positions is None else positions[:, :-1])
+    placed = None if positions is None else dataclasses.replace(positions, values=positions.values[:, :-1])
+    return TokenBatch(tokens[:, :-1], targets, placed)
 
 
 def in_batches(count: int, size: int, most: int, limit: int | None) -> Iterator[Sequence[int]]:

@@ -46,9 +46,9 @@ class IndirectIndexing(MadeUp):
     name = "index"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         low, high = self.letters
         check("letters", self.letters, 1 <= low <= high <= _LETTERS, f"two ascending numbers from 1 to {_LETTERS}")
-        check("train_samples", self.train_samples, 1 <= self.train_samples <= 10**8, "between 1 and 10^8")
 
     def open(self, split: str) -> SequenceSet:
         """See `MadeUp.open`."""

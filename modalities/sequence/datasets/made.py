@@ -17,12 +17,12 @@ from modalities.sequence.datasets.base import SequenceSet, batch_tokens, in_batc
 from modalities.sequence.tokenizers import CharTokenizer
 from zoo.errors import ConfigError
 from zoo.training.seeds import derive_seed
+from zoo.training.settings import check
 
 __all__ = ["DrawnSet", "MadeUp", "pick"]
 
 _VERSION = 1  # Of what is drawn: another draw from the same settings is other data.
 _SCORED = 1000
-_EPOCH = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +31,15 @@ class MadeUp(ABC):
 
     Attributes:
         name: What it is called in recipes and by `zoo eval --data`.
+        train_samples: Samples of an epoch of training.
     """
 
+    train_samples: int = 100_000
+
     name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check("train_samples", self.train_samples, 1 <= self.train_samples <= 10**8, "between 1 and 10^8")
 
     @abstractmethod
     def open(self, split: str) -> SequenceSet:
@@ -60,7 +66,7 @@ class DrawnSet(SequenceSet):
     def __init__(self, name: str, made: MadeUp, split: str, alphabet: str) -> None:
         self.name, self.split, self.sha256 = name, split, made.sha256(split)
         self.tokenizer = CharTokenizer(alphabet)
-        self.samples = _EPOCH if split == "train" else _SCORED
+        self.samples = made.train_samples if split == "train" else _SCORED
         self.device = torch.device("cpu")
 
     @abstractmethod

@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from modalities.sequence.batch import TokenBatch
 from modalities.sequence.datasets.base import SequenceSet, next_tokens
 from modalities.sequence.datasets.made import DrawnSet, MadeUp, pick
+from zoo.coordinates import Coordinates
 from zoo.errors import ConfigError
 from zoo.position_ids import V2PE, Image, MRoPE, ResetMRoPE, Scheme, Segment, Text
 from zoo.training.settings import check
@@ -50,6 +51,7 @@ class PictureQuestions(MadeUp):
     name = "pictures"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         most = len(_NAMES)
         check("pictures", self.pictures, 1 <= self.pictures <= most, f"between 1 and {most}")
         check("grid", self.grid, 1 <= self.grid <= len(_DIGITS), f"between 1 and {len(_DIGITS)}")
@@ -72,7 +74,7 @@ class _PictureSet(DrawnSet):
         self.scheme = None if kind is None else V2PE(made.stride) if kind is V2PE else kind()
         self.axes = 1 if self.scheme is None else self.scheme.axes
         self.length = self.tokens_at(None)
-        self._positions: dict[int, Tensor] = {}
+        self._positions: dict[int, Coordinates] = {}
 
     def default_sizes(self) -> list[int]:
         """As many pictures as in training, and more, up to the number of names."""
@@ -107,14 +109,14 @@ class _PictureSet(DrawnSet):
         scored[:, shown[0].numel() + _QUESTION - 1 :: _QUESTION] = True
         return next_tokens(tokens, scored.expand_as(tokens), self._placed(pictures))
 
-    def _placed(self, pictures: int) -> Tensor | None:
+    def _placed(self, pictures: int) -> Coordinates | None:
         """Positions (1, N, p) of all tokens."""
         if self.scheme is None:
             return None
         found = self._positions.get(pictures)
-        if found is None or found.device != self.device:
+        if found is None or found.values.device != self.device:
             side = self.made.grid
             picture: list[Segment] = [Text(1), Image(side, side)]
             segments = picture * pictures + [Text(self.made.questions * _QUESTION)]
-            found = self._positions[pictures] = self.scheme(segments, device=self.device).values
+            found = self._positions[pictures] = self.scheme(segments, device=self.device)
         return found

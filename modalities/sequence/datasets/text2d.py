@@ -14,6 +14,7 @@ The task is ours: of the paper the abstract alone was known to us.
 
 from __future__ import annotations
 
+import dataclasses
 import string
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from torch import Generator, Tensor
 from modalities.sequence.batch import TokenBatch
 from modalities.sequence.datasets.base import SequenceSet, next_tokens
 from modalities.sequence.datasets.made import DrawnSet, MadeUp
+from zoo.coordinates import Coordinates
 from zoo.errors import ConfigError
 from zoo.position_ids import newline_rows
 from zoo.training.settings import check
@@ -34,6 +36,7 @@ __all__ = ["ColumnMaxima", "LineCopy"]
 _MARK, _ANSWER, _NEWLINE, _FILL = ">", "=", "\n", " "
 _SIGNS = _MARK + _ANSWER + _NEWLINE + _FILL
 _MOST = 4096
+_EXACT_STEPS = 255  # See `Coordinates.integral`.
 _POSITIONS = ("count", "rows")
 
 
@@ -54,6 +57,7 @@ class _Lines(MadeUp):
     characters: ClassVar[str]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for key in ("columns", "rows"):
             low, high = getattr(self, key)
             check(key, (low, high), 1 <= low <= high <= _MOST, f"two ascending numbers from 1 to {_MOST}")
@@ -144,4 +148,12 @@ class _LineSet(DrawnSet):
         tokens = torch.where(row > last, fill, tokens)
         asked = (row == last) & (column > 0) & (column < wide - 1)
         tokens, asked = tokens.to(self.device), asked.to(self.device)
-        return next_tokens(tokens, asked, newline_rows(tokens == newline).values if self.axes == 2 else None)
+        return next_tokens(tokens, asked, self._placed(tokens, newline, fill, most) if self.axes == 2 else None)
+
+    def _placed(self, tokens: Tensor, newline: int, fill: int, most: int) -> Coordinates:
+        """(row, column) of tokens (B, N) in lines of at most `most` characters; what fills up is at (0, 0)."""
+        found = newline_rows(tokens == newline)
+        values = found.values.masked_fill((tokens == fill)[:, :, None], 0.0)
+        bounds = ((0.0, float(self.made.rows[1])), (0.0, most + 1.0))
+        exact = max(high for _, high in bounds) <= _EXACT_STEPS
+        return dataclasses.replace(found, values=values, bounds=bounds, integral=exact)
