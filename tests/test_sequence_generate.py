@@ -82,9 +82,8 @@ def test_sequences_stop():
 
 def test_text_goes_on_after_given_positions():
     model, ids = decoder("rope", 3), ids_of(4)
-    prompt = torch.tensor(
-        [[[0, 0, 0], [1, 1, 1], [1, 1, 2.5], [1, 2, 1]], [[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]]]
-    )
+    mixed, plain = [[0, 0, 0], [1, 1, 1], [1, 1, 2.5], [1, 2, 1]], [[i, i, i] for i in range(4)]
+    prompt = torch.tensor([mixed, plain])
     found = model.generate(ids, 3, temperature=0, positions=prompt)
     rest = torch.tensor([[4.0, 5.0], [4.0, 5.0]]).unsqueeze(-1).expand(-1, -1, 3)  # ceil(2.5) + 1 and 3 + 1.
     tokens = ids
@@ -94,9 +93,7 @@ def test_text_goes_on_after_given_positions():
             tokens = torch.cat([tokens, model(tokens, positions)[:, -1:].argmax(-1)], dim=1)
     assert torch.equal(found, tokens)
     known = torch.zeros(2, 4, dtype=torch.bool)
-    assert torch.equal(
-        following(Coordinates(prompt, positioned=known), 2).values[:, :, 0], torch.tensor([[0.0, 1.0]] * 2)
-    )
+    assert following(Coordinates(prompt, positioned=known), 2).values[:, :, 0].tolist() == [[0.0, 1.0]] * 2
     known[:, :2] = True
     assert following(Coordinates(prompt, positioned=known), 1).values[0, 0].tolist() == [2.0, 2.0, 2.0]
 
