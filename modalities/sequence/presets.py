@@ -18,6 +18,12 @@ __all__ = ["INDEX_CHARACTERS", "card_words", "config", "count_parameters", "pres
 INDEX_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789,+- "
 # Of the text at https://github.com/karpathy/char-rnn, in the order of code points.
 SHAKESPEARE_CHARACTERS = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+# Made-up tasks that a decoder of any name may be trained on -> what they are.
+_TASKS = {
+    "copy": "copying a line of text (made up)",
+    "column": "finding the largest digit of each column of a text (made up)",
+    "pictures": "questions about cells of pictures in a context (made up)",
+}
 # Data -> size of the vocabulary, and fields of `SequenceDataConfig`.
 DATA: dict[str, tuple[int, dict[str, Any]]] = {
     "index": (
@@ -140,7 +146,8 @@ def card_words(config: Mapping[str, Any]) -> dict[str, str]:
     encoding = "RoPE" if model["encoding"] == "rope" and axes == 1 else "{encoding}"
     stated = data.get("tokenizer") or {}
     tokens = f"{model['num_classes']:,} tokens ({stated['kind']})" if stated else f"{model['num_classes']:,} tokens"
-    of = next((words for kind, words in _WHAT.items() if f"-{kind}" in config["name"]), "sequences")
+    named = next((words for kind, words in _WHAT.items() if f"-{kind}" in config["name"]), "sequences")
+    of = _TASKS.get((data.get("dataset") or {}).get("name"), named)
     counted = {1: "tokens are counted", 2: "row and column of each token", 3: "three position ids of each token"}
     return {
         "summary": f"A causal transformer decoder for {of}, with {encoding}: a vocabulary of {tokens}, width "
