@@ -147,7 +147,7 @@ def card_words(config: Mapping[str, Any]) -> dict[str, str]:
     stated = data.get("tokenizer") or {}
     tokens = f"{model['num_classes']:,} tokens ({stated['kind']})" if stated else f"{model['num_classes']:,} tokens"
     named = next((words for kind, words in _WHAT.items() if f"-{kind}" in config["name"]), "sequences")
-    of = _TASKS.get((data.get("dataset") or {}).get("name"), named)
+    of = _TASKS.get(str((data.get("dataset") or {}).get("name")), named)
     counted = {1: "tokens are counted", 2: "row and column of each token", 3: "three position ids of each token"}
     return {
         "summary": f"A causal transformer decoder for {of}, with {encoding}: a vocabulary of {tokens}, width "
