@@ -38,6 +38,7 @@ def test_list_filters_and_json(run):
     code, out, _ = run("list", "*-t-*", "--encoding", "rope", "--json")
     assert code == 0
     assert [row["name"] for row in json.loads(out)] == [
+        *(f"rope-decoder-t-{data}" for data in ("hg38", "index", "jsb", "shakespeare")),
         "rope-event-det-t-gen1",
         "rope-event-vit-t-dvsgesture",
         "rope-fusion-t-nuscenes",

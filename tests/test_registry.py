@@ -39,6 +39,10 @@ def test_registered_names():
         expected |= {f"{encoding}-fusion-{s}-nuscenes" for s in "ntb"}
         expected |= {f"{encoding}-fusion-{s}-simdrive" for s in "nt"}
         expected |= {f"{encoding}-fusion-n-simdrive-{sensor}" for sensor in ("camera", "lidar")}
+    for encoding in ("pape", "rope", "pope", "alibi", "none"):
+        expected |= {f"{encoding}-decoder-{s}-{data}" for s in "nt" for data in ("index", "jsb", "shakespeare", "hg38")}
+    expected |= {f"learned-decoder-{s}-index" for s in "nt"}
+    expected |= {f"{e}-decoder-s-index-paper" for e in ("pape", "rope", "pope", "alibi", "none", "learned")}
     assert set(NAMES) == expected
     assert sorted(NAMES) == NAMES
 
@@ -66,7 +70,9 @@ def test_filters():
     videos, driving = zoo.list_models(modality="video"), zoo.list_models(modality="driving")
     assert driving == zoo.list_models("*-fusion-*") == zoo.list_models(task="detection", modality="driving")
     assert events == zoo.list_models("*-event-*") and videos == zoo.list_models("*-video-vit-*")
-    images = {*NAMES} - {*events, *points, *videos, *driving}
+    sequences = zoo.list_models(modality="sequence")
+    assert sequences == zoo.list_models("*-decoder-*") == zoo.list_models(task="generation")
+    images = {*NAMES} - {*events, *points, *videos, *driving, *sequences}
     assert zoo.list_models(modality="image") == sorted(images)
     assert zoo.list_models(task="segmentation") == sorted([*zoo.list_models("*-als3"), *zoo.list_models("*-scannet")])
     assert len(zoo.list_models(encoding="sincos+pape")) == 6

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoo.card_metrics import MAIN_METRICS, item_key, measured_metrics
+from zoo.card_metrics import MAIN_METRICS, digits, item_key, measured_metrics, unit
 from zoo.errors import ConfigError
 
 __all__ = [
@@ -123,10 +123,11 @@ def _measured_row(task: str, pictures: bool, row: Any) -> tuple[dict[str, Any], 
     good = all(type(side) is int and side > 0 for side in sides) and (len(sides) == 1 or wanted == "sizes")
     values = measured_metrics(task, row) if good else {}
     main = next(iter(MAIN_METRICS[task]))
+    scale = "percent" if unit(main) == "%" else unit(main)
     if main not in values or not all(type(v) in (int, float) and 0 <= v <= 100 for v in values.values()):
-        raise ConfigError(f"results file: expected {wanted} with a {main} in percent, got {row!r:.80}")
+        raise ConfigError(f"results file: expected {wanted} with a {main} in {scale}, got {row!r:.80}")
     where = {"size": size, **{key: str(row[key]) for key in ("extend", "condition") if key in row}}
-    return where, {metric: round(float(value), 2) for metric, value in values.items()}
+    return where, {metric: round(float(value), digits(metric)) for metric, value in values.items()}
 
 
 def _gathered(
@@ -154,16 +155,16 @@ def _gathered(
                     f"results file: {key} {item[key]!r:.60}, but the other seeds were measured with {old[key]!r:.60}: "
                     "measure all in the same way, or remove the old ones from record.yaml"
                 )
-        gathered[item_key(item)] = {**item, **over_seeds(dict(sorted((runs | item["runs"]).items())))}
+        gathered[item_key(item)] = {**item, **over_seeds(dict(sorted((runs | item["runs"]).items())), item["metric"])}
     return list(gathered.values())
 
 
-def over_seeds(runs: Mapping[int, float]) -> dict[str, Any]:
+def over_seeds(runs: Mapping[int, float], metric: str) -> dict[str, Any]:
     """The fields of a measured number that follow from the values of its training runs, by seed."""
-    values = list(runs.values())
+    values, places = list(runs.values()), digits(metric)
     return {
-        "value": round(statistics.fmean(values), 2),
-        **({"std": round(statistics.stdev(values), 2), "seeds": len(values)} if len(values) > 1 else {}),
+        "value": round(statistics.fmean(values), places),
+        **({"std": round(statistics.stdev(values), places), "seeds": len(values)} if len(values) > 1 else {}),
         "runs": dict(runs),
     }
 

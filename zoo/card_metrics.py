@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["CLASS_PREFIX", "MAIN_METRICS", "heading", "hub_type", "item_key", "measured_metrics", "note", "size_text"]
+__all__ = [
+    "CLASS_PREFIX",
+    "MAIN_METRICS",
+    "digits",
+    "heading",
+    "hub_type",
+    "item_key",
+    "measured_metrics",
+    "note",
+    "size_text",
+    "unit",
+]
 
-# Task -> metric of a results file -> heading. All are in percent.
+# Task -> metric of a results file -> heading. All are in percent but those of `_NATS`.
 MAIN_METRICS: dict[str, dict[str, str]] = {
     "classification": {
         "top1": "top-1",
@@ -31,7 +42,14 @@ MAIN_METRICS: dict[str, dict[str, str]] = {
         "ap_large": "AP large",
         "ar": "AR",
     },
+    "generation": {
+        "nll": "NLL of a token",
+        "nll_frame": "NLL of a frame",
+        "accuracy": "accuracy",
+        "exact": "without a fault",
+    },
 }
+_NATS = ("nll", "nll_frame")
 CLASS_PREFIX = "map/"
 """Before the name of a class, the metric that is its average precision."""
 IOU_PREFIX = "iou/"
@@ -49,6 +67,11 @@ _NOTES = {
         "The metrics of COCO, in percent. mAP: average precision, mean over the IoU thresholds 0.50 to 0.95 and the "
         "classes; AP50 and AP75 at one threshold; small, medium and large objects are below 32 x 32 px, below 96 x 96 "
         "px, and above. AR: recall of the best 100 detections, mean over the same thresholds and classes."
+    ),
+    "generation": (
+        "NLL: negative log-likelihood in nats, mean over the tokens that are scored (of a frame of music: all its "
+        "tokens together). Accuracy: the share of tokens that the model finds likeliest. Without a fault: the share of "
+        "sequences in which it is right about all of them."
     ),
     "driving detection": (
         "The metrics of nuScenes, in percent, over the classes of the model. mAP: average precision, mean over the "
@@ -70,6 +93,16 @@ def heading(metric: str) -> str:
         if metric.startswith(prefix):
             return f"{short} of {metric.removeprefix(prefix)}"
     return next((names[metric] for names in MAIN_METRICS.values() if metric in names), metric)
+
+
+def unit(metric: str) -> str:
+    """What a metric is counted in."""
+    return "nats" if metric in _NATS else "%"
+
+
+def digits(metric: str) -> int:
+    """Digits after the point that are kept of a metric; tables show one less of percentages."""
+    return 4 if metric in _NATS else 2
 
 
 def hub_type(metric: str) -> str:
@@ -95,6 +128,11 @@ def item_key(item: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def size_text(size: Any, modality: str = "image") -> str:
-    """A size of a record, for example `"112 px"`, `"240 x 320 px"` (height x width) or `"1024 points"`."""
+    """A size of a record, for example `"112 px"`, `"240 x 320 px"` (height x width) or `"1024 points"`.
+
+    Of sequences it is tokens, or what the condition of the record says.
+    """
+    if modality == "sequence":
+        return f"size {size}"
     unit = "points" if modality == "points" else "px"
     return f"{' x '.join(map(str, size)) if isinstance(size, (list, tuple)) else size} {unit}"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from zoo.card_metrics import heading, hub_type, note, size_text
+from zoo.card_metrics import digits, heading, hub_type, note, size_text, unit
 from zoo.registry import Entry
 
 __all__ = ["code", "literal", "metric_comparison", "metric_results", "model_index", "noun", "table"]
@@ -22,6 +22,7 @@ _TASKS = {
     ("points", "classification"): ("other", "Point Cloud Classification"),
     ("points", "segmentation"): ("other", "Point Cloud Semantic Segmentation"),
     ("driving", "detection"): ("other", "3D Object Detection"),
+    ("sequence", "generation"): ("other", "Sequence Modelling"),
 }
 
 
@@ -52,7 +53,13 @@ def code(text: str) -> str:
 
 def noun(modality: str) -> str:
     """What the samples of a data set are called."""
-    names = {"image": "pictures", "video": "clips", "points": "clouds", "driving": "key frames"}
+    names = {
+        "image": "pictures",
+        "video": "clips",
+        "points": "clouds",
+        "driving": "key frames",
+        "sequence": "sequences",
+    }
     return names.get(modality, "samples")
 
 
@@ -79,14 +86,17 @@ def _described(item: Mapping[str, Any], record: Mapping[str, Any], entry: Entry)
     )
 
 
-def _number(value: float) -> str:
-    return f"{value:.1f}"
+def _number(value: float, metric: str) -> str:
+    places = digits(metric)
+    return f"{value:.{1 if places == 2 else places}f}"
 
 
 def _spread(item: Mapping[str, Any] | None) -> str:
     if item is None:
         return ""
-    return _number(item["value"]) + (f" ± {_number(item['std'])}" if item.get("std") is not None else "")
+    metric = item["metric"]
+    deviation = f" ± {_number(item['std'], metric)}" if item.get("std") is not None else ""
+    return _number(item["value"], metric) + deviation
 
 
 def _commands(items: Iterable[Mapping[str, Any]]) -> str:
@@ -113,11 +123,16 @@ def metric_results(record: Mapping[str, Any], entry: Entry, published: bool) -> 
         if several:
             head.append("Mean ± standard deviation" if len(seeds) > 1 else "Value")
         rows = []
+        mixed = any(unit(item["metric"]) != "%" for item in items)
         for item in items:
+            named = heading(item["metric"]) + (f" ({unit(item['metric'])})" if mixed else "")
             runs = item.get("runs", {})
-            cells = [_number(runs[seed]) if seed in runs else "" for seed in seeds]
-            rows.append([literal(heading(item["metric"])), *cells, *([_spread(item)] if several else [])])
-        parts += [f"{_described(items[0], record, entry)}, measured by us:", table(("Metric (%)", *head), rows)]
+            cells = [_number(runs[seed], item["metric"]) if seed in runs else "" for seed in seeds]
+            rows.append([literal(named), *cells, *([_spread(item)] if several else [])])
+        parts += [
+            f"{_described(items[0], record, entry)}, measured by us:",
+            table(("Metric" if mixed else "Metric (%)", *head), rows),
+        ]
     parts += [note(entry.modality, entry.task), record["data"].get("eval_note", ""), _commands(record["evaluation"])]
     return "\n\n".join(part for part in parts if part)
 
@@ -142,7 +157,7 @@ def metric_comparison(record: Mapping[str, Any], entry: Entry) -> str:
         first = next(iter(others[0].values()))
         parts += [
             f"{_described(first, record, entry)}; mean ± standard deviation where there are several seeds:",
-            table(("Model", "Seeds", *(f"{heading(metric)} (%)" for metric in metrics)), cells),
+            table(("Model", "Seeds", *(f"{heading(metric)} ({unit(metric)})" for metric in metrics)), cells),
         ]
         shown += [item for items in models.values() for item in items.values()]
     parts.append(_commands(shown))

@@ -18,7 +18,12 @@ PIPELINES = {
     ("video", "classification"): "video-classification",
 }
 # Modality -> tag, where the Hub has no pipeline.
-TAGS = {"events": "event-camera", "points": "point-cloud", "driving": "autonomous-driving"}
+TAGS = {
+    "events": "event-camera",
+    "points": "point-cloud",
+    "driving": "autonomous-driving",
+    "sequence": "causal-decoder",
+}
 # Licences with a page on the Hub; others go there by name and link.
 HUB_LICENSES = ("apache-2.0", "cc-by-4.0", "cc-by-sa-4.0", "mit")
 NAMES = {
@@ -114,11 +119,11 @@ def render_config(config: Mapping[str, Any]) -> str:
     """The card of a saved model, of which only the configuration is known."""
     usage = [
         "```python",
+        *(["import torch"] if config["task"] == "generation" else []),
         "import zoo",
         "",
         'model = zoo.load("local-dir:FOLDER")          # this folder',
-        'predict = zoo.predictor("local-dir:FOLDER")',
-        f"print(predict({_source(config)}))",
+        *_run(config),
         "```",
     ]
     labels = config.get("labels")
@@ -151,7 +156,8 @@ def _page(front: Mapping[str, Any], sections: Iterable[str]) -> str:
 
 
 def _front(config: Mapping[str, Any]) -> dict[str, Any]:
-    tags = ["pape-zoo", "vision-transformer", "position-encoding", config["model"]["encoding"]]
+    network = "transformer" if config["modality"] == "sequence" else "vision-transformer"
+    tags = ["pape-zoo", network, "position-encoding", config["model"]["encoding"]]
     return {
         "library_name": "pape-zoo",
         "pipeline_tag": PIPELINES.get((config["modality"], config["task"])),
@@ -169,6 +175,13 @@ def _summary(config: Mapping[str, Any]) -> str:
         f"{'' if model['encoding'] == 'none' else ' as position encoding'}: patches of {model['patch_size']} px, width "
         f"{model['dim']}, {model['depth']} blocks of {model['num_heads']} heads, {model['num_classes']} classes."
     )
+
+
+def _run(config: Mapping[str, Any]) -> list[str]:
+    """How a saved model is run, in Python."""
+    if config["task"] == "generation":
+        return ["ids = torch.tensor([[0, 1, 2]])", "print(model.generate(ids, max_new_tokens=100))"]
+    return ['predict = zoo.predictor("local-dir:FOLDER")', f"print(predict({_source(config)}))"]
 
 
 def _source(config: Mapping[str, Any]) -> str:

@@ -38,6 +38,7 @@ _FILES = {
     ("points", "classification"): "cloud.ply",
     ("points", "segmentation"): "tile.laz",
     ("driving", "detection"): "DATAROOT",
+    ("sequence", "generation"): "PROMPT",
 }
 # Modality and task -> commands, and Python after `import zoo`.
 _EXAMPLES = {
@@ -79,5 +80,10 @@ _EXAMPLES = {
         'predict = zoo.predictor("{name}")\n'
         'found = predict("{file}", sample="TOKEN")   # a key frame of a data set in the format of nuScenes\n'
         "print(found.boxes)   # x forward, y left, z up, in metres from the car",
+    ),
+    ("sequence", "generation"): (
+        "zoo predict {name} {file}   # goes on from a prompt",
+        'model = zoo.load("{name}")\n'
+        "ids = model.generate(prompt, max_new_tokens=256, temperature=0.9, top_k=40)   # prompt: token ids (B, N)",
     ),
 }

@@ -179,7 +179,7 @@ def _check_measured(item: Mapping[str, Any], where: str) -> None:
         raise ConfigError(f"{named}: runs must be a mapping of seed to value, got {runs!r:.60}")
     if type(item["value"]) not in (int, float):
         raise ConfigError(f"{named}: value must be a number, got {item['value']!r:.60}")
-    for key, expected in (over_seeds(runs) if runs else {}).items():
+    for key, expected in (over_seeds(runs, item["metric"]) if runs else {}).items():
         found = item.get(key)
         if found != expected:
             raise ConfigError(f"{named}: {key} is {found!r:.60}, but the runs give {expected!r:.60}")

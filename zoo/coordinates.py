@@ -393,6 +393,8 @@ def concatenate(parts: Sequence[Coordinates]) -> Coordinates:
     poses = None
     if any(part.poses is not None for part in parts):
         each = [p.poses if p.poses is not None else identity_poses(values, 1, p.values.shape[1]) for p in parts]
-        size = max(one.shape[0] for one in each)
-        poses = torch.cat([one.expand(size, -1, -1, -1) for one in each], dim=1)
-    return Coordinates(values, positioned=positioned, unit=parts[0].unit, poses=poses)
+        poses = torch.cat([one.expand(max(map(len, each)), -1, -1, -1) for one in each], dim=1)
+    ends = [part.bounds or () for part in parts] if all(part.bounds for part in parts) else []
+    joint = tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in zip(*ends, strict=True))
+    whole = [part.integral and _whole_steps(joint, [a for a, _ in end]) for part, end in zip(parts, ends, strict=False)]
+    return Coordinates(values, positioned, None, bool(whole) and all(whole), joint or None, parts[0].unit, poses)

@@ -136,6 +136,15 @@ ARCHITECTURES = {
         ("dim", "num_heads", "head_dim", "mlp_dim", "patch_size", "in_chans", "num_classes"),
         "modalities.driving.presets:card_words",
     ),
+    ("sequence", "decoder"): Architecture(
+        "generation",
+        "modalities.sequence.model:build",
+        "modalities.sequence.presets:count_parameters",
+        "modalities.sequence.model:trained_extent",
+        "modalities.sequence.data_config:SequenceDataConfig",
+        ("dim", "depth", "num_heads", "head_dim", "mlp_dim", "in_chans", "num_classes"),
+        "modalities.sequence.presets:card_words",
+    ),
 }
 PRESETS = (
     "modalities.image.presets",
@@ -145,6 +154,7 @@ PRESETS = (
     "modalities.points.presets",
     "modalities.video.presets",
     "modalities.driving.presets",
+    "modalities.sequence.presets",
 )
 
 

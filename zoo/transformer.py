@@ -6,13 +6,13 @@ with the frame, attend(), out -> head.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zoo.attention import CoordinateAttention
+from zoo.attention import CoordinateAttention, KeyValues
 from zoo.coordinates import Coordinates
 from zoo.encodings import check_option_names, create, split_name, split_options
 from zoo.encodings.base import Frame
@@ -31,13 +31,14 @@ class Mlp(nn.Module):
     Args:
         dim: Feature width.
         hidden: Width between the layers.
+        bias: Whether the layers have a bias.
     """
 
-    def __init__(self, dim: int, hidden: int) -> None:
+    def __init__(self, dim: int, hidden: int, bias: bool = True) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(dim, hidden)
+        self.fc1 = nn.Linear(dim, hidden, bias=bias)
         self.act = nn.GELU()
-        self.fc2 = nn.Linear(hidden, dim)
+        self.fc2 = nn.Linear(hidden, dim, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., dim) -> (..., dim)."""
@@ -65,6 +66,8 @@ class Block(nn.Module):
         causal: See `CoordinateAttention`.
         drop_path: Probability of dropping a branch of a sample in training (stochastic depth).
         encoding_options: Options of the encoding.
+        norm: Makes the two norms, called with the width and `eps`.
+        bias: Whether the linear layers have a bias.
     """
 
     def __init__(
@@ -79,16 +82,26 @@ class Block(nn.Module):
         causal: bool = False,
         drop_path: float = 0.0,
         encoding_options: dict[str, Any] | None = None,
+        norm: Callable[..., nn.Module] = nn.LayerNorm,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         check_option_names(encoding, encoding_options)  # Others would be taken for arguments of the layer.
-        self.norm1 = nn.LayerNorm(dim, eps=NORM_EPS)
+        self.norm1 = norm(dim, eps=NORM_EPS)
         self.attn = CoordinateAttention(
-            dim, num_heads, coord_dim, encoding, head_dim=head_dim, causal=causal, **(encoding_options or {})
+            dim,
+            num_heads,
+            coord_dim,
+            encoding,
+            head_dim=head_dim,
+            qkv_bias=bias,
+            causal=causal,
+            proj_bias=bias,
+            **(encoding_options or {}),
         )
         self.drop_path1 = _drop_path(drop_path)
-        self.norm2 = nn.LayerNorm(dim, eps=NORM_EPS)
-        self.mlp = Mlp(dim, mlp_dim or 4 * dim)
+        self.norm2 = norm(dim, eps=NORM_EPS)
+        self.mlp = Mlp(dim, mlp_dim or 4 * dim, bias)
         self.drop_path2 = _drop_path(drop_path)
 
     def forward(
@@ -96,6 +109,11 @@ class Block(nn.Module):
     ) -> Tensor:
         """Runs the block; arguments as in `CoordinateAttention.forward`."""
         x = x + self.drop_path1(self.attn(self.norm1(x), coords, mask, frame=frame))
+        return x + self.drop_path2(self.mlp(self.norm2(x)))
+
+    def step(self, x: Tensor, coords: Coordinates, past: KeyValues, *, frame: Frame | None = None) -> Tensor:
+        """Runs the block on new tokens; arguments as in `CoordinateAttention.step`."""
+        x = x + self.drop_path1(self.attn.step(self.norm1(x), coords, past, frame=frame))
         return x + self.drop_path2(self.mlp(self.norm2(x)))
 
 
@@ -134,7 +152,7 @@ class Encoder(nn.Module):
         token_options, options = split_options(encoding, encoding_options)
         shape = {"dim": dim, "num_heads": num_heads, "head_dim": head_dim or dim // num_heads, "coord_dim": coord_dim}
         self.token_encoding = None if token is None else create(token, options=token_options, **shape)[0]
-        self.norm_pre = nn.LayerNorm(dim, eps=NORM_EPS)
+        self.norm_pre: nn.Module = nn.LayerNorm(dim, eps=NORM_EPS)
         self.blocks = nn.ModuleList(
             Block(
                 dim,
@@ -149,7 +167,7 @@ class Encoder(nn.Module):
             )
             for _ in range(depth)
         )
-        self.norm = nn.LayerNorm(dim, eps=NORM_EPS)
+        self.norm: nn.LayerNorm | nn.RMSNorm = nn.LayerNorm(dim, eps=NORM_EPS)
         self.grad_checkpointing = False
         self._initialise()
 

@@ -1,4 +1,4 @@
-"""`zoo eval`: accuracy of a classifier, COCO or nuScenes metrics of a detector, mean IoU of a segmenter."""
+"""`zoo eval`: accuracy of a classifier, metrics of a detector, mean IoU of a segmenter, likelihood of a decoder."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _EVALUATIONS = {
     ("points", "classification"): "modalities.points.evaluate:evaluate_points",
     ("points", "segmentation"): "modalities.points.evaluate:evaluate_points",
     ("driving", "detection"): "modalities.driving.evaluate:evaluate_driving",
+    ("sequence", "generation"): "modalities.sequence.evaluate:evaluate_sequences",
 }
 _MOST_CLASSES = 10  # That a table shows.
 # Before the name of a class, the metric that is its own, and what that is called.
@@ -58,7 +59,15 @@ _COLUMNS = {
         ("ap_large", "large"),
         ("ar", "AR"),
     ),
+    "generation": (
+        ("nll", "NLL (nats/token)"),
+        ("nll_frame", "NLL (nats/frame)"),
+        ("accuracy", "accuracy (%)"),
+        ("exact", "no fault (%)"),
+    ),
 }
+# What sizes are, other than sides in pixels.
+_SIZES = {"points": "points", "sequence": "size"}
 
 
 def eval_(
@@ -66,7 +75,8 @@ def eval_(
     data: Annotated[
         str,
         typer.Option(
-            help="Folder with the split: Parquet, class folders, COCO files, videos, events, clouds or nuScenes."
+            help="Folder with the split: Parquet, class folders, COCO files, videos, events, clouds, nuScenes, music, "
+            "text or DNA; or the name of a made-up task, such as index."
         ),
     ],
     split: Annotated[
@@ -80,7 +90,7 @@ def eval_(
         str | None,
         typer.Option(
             help="Of models of images and camera motions: sides in pixels, as 112,224 or 480x640 (height x width). "
-            "Of segmenters of clouds: points seen at once, as 8192."
+            "Of segmenters of clouds: points seen at once, as 8192. Of decoders: tokens, columns or pictures."
         ),
     ] = None,
     clips: Annotated[
@@ -121,7 +131,8 @@ def eval_(
     """Measure a model: accuracy of classifiers, COCO metrics of detectors, mean IoU of segmenters of point clouds.
 
     Image models are measured at several sizes; models of camera motions as trained, and on clips that are longer,
-    larger, or at other frame rates; detectors of driving scenes by the metrics of nuScenes.
+    larger, or at other frame rates; detectors of driving scenes by the metrics of nuScenes; decoders by the negative
+    log-likelihood of tokens, and as long as in training and longer.
     """
     sides, number = _parse_sizes(sizes), _parse_factor(factor, extend)
 
@@ -162,7 +173,7 @@ def eval_(
     if as_json:
         print(json.dumps(report, indent=2))
     else:
-        _print_table(report, "points" if kind[0] == "points" else "size (px)")
+        _print_table(report, _SIZES.get(kind[0], "size (px)"))
     if out is not None:  # Last: a disk that is full must not cost the numbers.
         _write(out, report)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
@@ -17,7 +18,8 @@ from zoo.encodings.extendable import Extendable
 from zoo.encodings.terms import Product
 from zoo.errors import ConfigError
 
-__all__ = ["AttentionEncoding", "DivisibleScore", "Frame", "NoEncoding", "Score", "TokenEncoding", "number_option"]
+__all__ = ["AttentionEncoding", "DivisibleScore", "Frame", "LastRows", "NoEncoding", "Score", "TokenEncoding"]
+__all__ += ["number_option"]
 
 Kind = Literal["none", "fold", "score", "group"]
 
@@ -54,6 +56,26 @@ class DivisibleScore(Score, Protocol):
     def among(self, tokens: slice) -> Score:
         """The score of `tokens` on each other."""
         ...
+
+
+@dataclass(frozen=True)
+class LastRows:
+    """A score of the last tokens of a sample as queries on all its tokens; row 0 is that of the first of them.
+
+    Attributes:
+        score: Of all tokens.
+        first: Tokens before the last ones.
+        count: How many last ones there are.
+    """
+
+    score: Score
+    first: int
+    count: int
+
+    def bias(self, rows: slice) -> Tensor:
+        """See `Score`."""
+        start, stop, _ = rows.indices(self.count)
+        return self.score.bias(slice(self.first + start, self.first + stop))
 
 
 class TokenEncoding(Extendable, nn.Module, ABC):
@@ -143,6 +165,33 @@ class AttentionEncoding(Extendable, nn.Module, ABC):
         if frame.kind == "score":
             score = self.score(x, frame, scale)
         return q, k, v, score
+
+    def encode_last(
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, frame: Frame, scale: float
+    ) -> tuple[Tensor, Tensor, Tensor, Score | None]:
+        """As `encode_attention`, with the last n of N tokens as queries on all of them: decoding step by step.
+
+        Positions are encoded anew, for all keys, in the frame of all tokens: content is what can be kept.
+
+        Args:
+            x: (B, n, C) the input of the block at the last tokens.
+            q: (B, H, n, D) their queries.
+            k: (B, H, N, D) keys of all tokens, not encoded.
+            v: (B, H, N, D) values of all tokens, not encoded.
+            frame: What `frame` returned for the coordinates of all tokens.
+            scale: Softmax scale.
+
+        Returns:
+            q of the last tokens, k and v of all, and the score of the former as rows on the latter.
+        """
+        count = q.shape[2]
+        first = k.shape[2] - count
+        before = (0, 0, first, 0)  # No encoding looks from one query at another: what stands there is of no effect.
+        q, k, v, score = self.encode_attention(F.pad(x, before), F.pad(q, before), k, v, frame, scale)
+        if isinstance(score, Product):
+            q, k = score.fold(q, k)
+            score = None
+        return q[:, :, first:], k, v, None if score is None else LastRows(score, first, count)
 
     def reset_parameters(self) -> None:
         """Draws the initial values of own parameters."""

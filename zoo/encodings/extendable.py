@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
-from zoo.encodings.extension import Extension
+from zoo.encodings.extension import DynamicNTK, Extension
 from zoo.errors import ConfigError
 
-__all__ = ["Extendable", "extend", "extended"]
+__all__ = ["Extendable", "any_by_sample", "extend", "extended"]
 
 
 class Extendable:
@@ -27,6 +27,14 @@ class Extendable:
     extension_methods: tuple[str, ...] = ()
     extension: Extension | None = None
     coord_dim: int
+
+    @property
+    def by_sample(self) -> bool:
+        """Whether what it does to a token depends on which other tokens the sample has, such as on their extent.
+
+        A decoder of such an encoding cannot keep what it computed when tokens follow.
+        """
+        return isinstance(self.extension, DynamicNTK)
 
     def extend(self, extension: Extension | None) -> None:
         """Sets the extension, or takes it away with `None`.
@@ -78,6 +86,11 @@ def _encodings(model: nn.Module) -> list[Extendable]:
     if isinstance(model, Extendable):
         return [model]
     return [encoding for child in model.children() for encoding in _encodings(child)]
+
+
+def any_by_sample(model: nn.Module) -> bool:
+    """Whether an encoding in a module is one of those that `Extendable.by_sample` tells of."""
+    return any(module.by_sample for module in _encodings(model))
 
 
 def extend(model: nn.Module, extension: Extension | None) -> None:

@@ -45,6 +45,11 @@ class _Gated(AttentionEncoding):
         self.gate = nn.Parameter(torch.zeros(gates))
         self.extension_methods, self.extension = inner.extension_methods, inner.extension
 
+    @property
+    def by_sample(self) -> bool:
+        """See `Extendable.by_sample`."""
+        return self.inner.by_sample
+
     def check_extension(self, extension: Extension | None) -> None:
         """Raises what `extend` would."""
         self.inner.check_extension(extension)

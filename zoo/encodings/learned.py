@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import TokenEncoding
+from zoo.encodings.distance import choice_option
 from zoo.errors import ConfigError, DataError
 
 __all__ = ["Learned"]
@@ -30,12 +31,23 @@ class Learned(TokenEncoding):
         head_dim: Unused.
         coord_dim: Coordinate axes p, at most 3.
         grid: Training tokens along each coordinate axis, in the order of the coordinates (columns, rows for pictures).
+        stretch: Whether the table stretches. Without, cell i is that of coordinate i as in language models (GPT-2),
+            so that what a token gets does not depend on those that follow; coordinates beyond the table are refused.
     """
 
     def __init__(
-        self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, grid: int | Sequence[int] = 14
+        self,
+        *,
+        dim: int,
+        num_heads: int,
+        head_dim: int,
+        coord_dim: int,
+        grid: int | Sequence[int] = 14,
+        stretch: bool = True,
     ) -> None:
         super().__init__()
+        choice_option("stretch", stretch, (True, False))
+        self.stretch = stretch
         if coord_dim not in _MODES:
             raise ConfigError(f"learned tables are for up to 3 axes, got {coord_dim}")
         sizes = [grid] * coord_dim if isinstance(grid, int) else grid
@@ -49,12 +61,19 @@ class Learned(TokenEncoding):
         self.table = nn.Parameter(torch.empty(dim, *sizes))
         nn.init.trunc_normal_(self.table, std=0.02)
 
+    @property
+    def by_sample(self) -> bool:
+        """See `Extendable.by_sample`."""
+        return self.stretch
+
     def encode(self, coords: Coordinates) -> Tensor:
         """See `TokenEncoding.encode`.
 
         Raises:
-            DataError: If the tokens do not lie on a grid of whole steps.
+            DataError: If the tokens do not lie on a grid of whole steps, or beyond a table that does not stretch.
         """
+        if not self.stretch:
+            return self._looked_up(coords)
         if not coords.integral or coords.packed:
             raise DataError("a learned table needs tokens on a grid (coordinates.grid, clip or text)")
         bounds = coords.bounds or coords.measured_bounds()
@@ -65,17 +84,30 @@ class Learned(TokenEncoding):
             axes = len(sizes)
             bicubic = {"antialias": True} if axes == 2 else {}
             table = F.interpolate(table[None], size=sizes, mode=_MODES[axes], align_corners=False, **bicubic)[0]
-        cells = (coords.values - low).round().long().unbind(-1)
-        index = cells[0]
-        for cell, size in zip(cells[1:], sizes[1:], strict=True):
-            index = index * size + cell
-        if coords.positioned is not None:
-            index = index.masked_fill(~coords.positioned, 0)
-        encoding = table.flatten(1).t()[index]
-        if coords.positioned is not None:
-            encoding = encoding.masked_fill(~coords.positioned.unsqueeze(-1), 0.0)
-        return encoding
+        return _entries(table, (coords.values - low).round().long(), coords)
+
+    def _looked_up(self, coords: Coordinates) -> Tensor:
+        """Cells of coordinates as they are."""
+        sizes = self.table.shape[1:]
+        bounds = coords.bounds or coords.measured_bounds()
+        if coords.packed or any(low < 0 or high > size - 1 for (low, high), size in zip(bounds, sizes, strict=True)):
+            raise DataError(
+                f"a learned table of {' x '.join(map(str, sizes))} positions has no others: coordinates are {bounds}; "
+                "give fewer tokens, or load the model with a larger 'grid'"
+            )
+        return _entries(self.table.to(coords.values.dtype), coords.values.round().long(), coords)
 
     def no_weight_decay(self) -> set[str]:
         """The table is no weight."""
         return {"table"}
+
+
+def _entries(table: Tensor, cells: Tensor, coords: Coordinates) -> Tensor:
+    """Entries (B or 1, N, C) of a table (C, *sizes) at whole cells (B or 1, N, p), zero for tokens without position."""
+    index = torch.zeros_like(cells[..., 0])
+    for axis, size in enumerate(table.shape[1:]):
+        index = index * size + cells[..., axis]
+    if coords.positioned is None:
+        return table.flatten(1).t()[index]
+    entries = table.flatten(1).t()[index.masked_fill(~coords.positioned, 0)]
+    return entries.masked_fill(~coords.positioned.unsqueeze(-1), 0.0)

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zoo.coordinates import Coordinates
-from zoo.encodings.base import AttentionEncoding, Frame, Score, algebra_dtype
+from zoo.encodings.base import AttentionEncoding, Frame, LastRows, Score, algebra_dtype
 from zoo.encodings.terms import Columns, FoldableScore, FusedScore, Parabolas
 
 __all__ = [
@@ -378,3 +378,14 @@ class QuadraticEncoding(AttentionEncoding):
     ) -> tuple[Tensor, Tensor, Tensor, Score | None]:
         """q, k and v as they are, and the score, which `zoo.kernels.attend` folds where its kernel wants that."""
         return q, k, v, self.score(x, frame, scale)
+
+    def encode_last(
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, frame: Frame, scale: float
+    ) -> tuple[Tensor, Tensor, Tensor, Score | None]:
+        """See `AttentionEncoding.encode_last`; from exact differences to the queries, which nothing cancels in."""
+        score = self.score(x, frame, scale)
+        count = q.shape[2]
+        first = k.shape[2] - count
+        m, t = (None if part is None else F.pad(part, (0, 0, first, 0)) for part in (score.m, score.t))
+        assert m is not None
+        return q, k, v, LastRows(replace(score, m=m, t=t), first, count)

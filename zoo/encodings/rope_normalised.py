@@ -86,6 +86,11 @@ class NormalisedRoPE(AttentionEncoding):
         self.jitter = None if jitter is None else number_option("jitter", jitter, low=1.0, high=1e3)
         self.rescale = None if rescale is None else number_option("rescale", rescale, low=1.0, high=1e3)
 
+    @property
+    def by_sample(self) -> bool:
+        """See `Extendable.by_sample`: coordinates are divided by the extent of the sample."""
+        return True
+
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> Rotation:
         """Cosines and sines of all angles, in float32 or wider; draws the augmentation in training mode."""
         values = self.normalised(coords, algebra_dtype(coords.values.dtype, dtype))

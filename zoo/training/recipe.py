@@ -5,7 +5,7 @@ A recipe holds the keys of `Recipe` and, flat beside them, those of its task: fo
 `modalities.events.options.ClassificationOptions` and `DetectionOptions`, for video
 `modalities.video.options.VideoOptions` and `MotionOptions`, for point clouds
 `modalities.points.options.ClassificationOptions` and `SegmentationOptions`, for driving scenes
-`modalities.driving.options.DrivingOptions`.
+`modalities.driving.options.DrivingOptions`, for sequences `modalities.sequence.options.SequenceOptions`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ TASKS = {
     "point-classification": "modalities.points.task:PointClassification",
     "point-segmentation": "modalities.points.task:PointSegmentation",
     "driving-detection": "modalities.driving.task:DrivingDetection",
+    "sequence-generation": "modalities.sequence.task:SequenceGeneration",
 }
 
 # Keys that may differ between a run and its continuation, since they do not change what is computed.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import register_pytree_node, tree_leaves
 
+from zoo.coordinates import Coordinates
 from zoo.errors import ConfigError
 from zoo.training.seeds import derive_seed, permutation
 
@@ -18,6 +19,24 @@ __all__ = ["EpochOrder", "Loss", "Task", "batches", "check_model", "loss_parts"]
 
 # Of a task: the scalar to minimise; or "loss" with that, and further scalars by name that are logged with it.
 Loss = Tensor | dict[str, Tensor]
+
+
+_TENSORS = ("values", "positioned", "cu_seqlens", "poses", "sample")
+
+
+def _flatten(coords: Coordinates) -> tuple[list[Tensor], tuple[Any, ...]]:
+    there = tuple(name for name in _TENSORS if getattr(coords, name) is not None)
+    return [getattr(coords, name) for name in there], (there, coords.integral, coords.bounds, coords.unit)
+
+
+def _unflatten(parts: Iterable[Any], context: tuple[Any, ...]) -> Coordinates:
+    there, integral, bounds, unit = context
+    tensors = dict(zip(there, parts, strict=True))
+    return Coordinates(**tensors, integral=integral, bounds=bounds, unit=unit)
+
+
+# Batches are handed between CUDA streams as trees of tensors.
+register_pytree_node(Coordinates, _flatten, _unflatten, serialized_type_name="zoo.Coordinates")
 
 
 class Task(Protocol):
