@@ -19,7 +19,7 @@ from modalities.sequence.decoder import DecoderStack
 from modalities.sequence.positions import Positions, make_coordinates
 from zoo.coordinates import Coordinates
 from zoo.errors import DataError
-from zoo.network import EncoderNetwork, Sequences, set_config
+from zoo.network import EncoderNetwork, Sequences, set_classes, set_config
 from zoo.network_config import check_class_count, parse_config
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Decoder(EncoderNetwork):
         if not self.tied:
             self.head = nn.Linear(self.dim, num_classes, bias=False, device=like.device, dtype=like.dtype)
             nn.init.trunc_normal_(self.head.weight, std=0.02)
-        self._set_classes(num_classes)
+        set_classes(self, num_classes)
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters to leave out of weight decay, besides biases and norms."""
