@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shlex
 import sys
@@ -14,18 +13,6 @@ import typer
 __all__ = ["eval_"]
 
 
-# Modality and task -> "module:function" that reads the data, measures, and gives a report with "results".
-_EVALUATIONS = {
-    ("image", "classification"): "zoo.evaluate:evaluate_data",
-    ("image", "detection"): "zoo.evaluate_detection:evaluate_detector_data",
-    ("video", "classification"): "modalities.video.evaluate:evaluate_video",
-    ("events", "classification"): "modalities.events.evaluate:evaluate_events",
-    ("events", "detection"): "modalities.events.evaluate:evaluate_events",
-    ("points", "classification"): "modalities.points.evaluate:evaluate_points",
-    ("points", "segmentation"): "modalities.points.evaluate:evaluate_points",
-    ("driving", "detection"): "modalities.driving.evaluate:evaluate_driving",
-    ("sequence", "generation"): "modalities.sequence.evaluate:evaluate_sequences",
-}
 _MOST_CLASSES = 10  # That a table shows.
 # Before the name of a class, the metric that is its own, and what that is called.
 _BY_CLASS = {"map/": "mAP", "iou/": "IoU"}
@@ -140,18 +127,14 @@ def eval_(
 
     import zoo
     from zoo.card_facts import training_seed
-    from zoo.errors import ConfigError
+    from zoo.evaluations import evaluation
 
     seed = training_seed(name)
     command = shlex.join(["zoo", *sys.argv[1:]])
     target = device or ("cuda" if torch.cuda.is_available() else "cpu")
     model = zoo.load(name, device=target)
     kind = (model.config["modality"], model.config["task"])
-    if kind not in _EVALUATIONS:
-        known = ", ".join(map(" ".join, _EVALUATIONS))
-        raise ConfigError(f"{name}: no evaluation for {' '.join(kind)}; there is one for {known}")
-    module, function = _EVALUATIONS[kind].split(":")
-    report = getattr(importlib.import_module(module), function)(
+    report = evaluation(*kind, name)(
         model,
         data,
         split=split,
