@@ -11,7 +11,7 @@ import pytest
 
 import zoo
 from zoo import card_facts, cards, registry
-from zoo.cli.sweep import markdown
+from zoo.reproduce_report import markdown
 from zoo.training.sweep import load_sweep, summarise
 
 RECORDED = [name for name in zoo.list_models() if (cards.card_folder(name) / "record.yaml").exists()]

@@ -40,11 +40,11 @@ def test_a_recipe_with_a_model_of_another_kind(recipe, model, trains, given, tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_a_sweep_of_detectors(tmp_path, capsys):
+def test_a_sweep_of_detectors_by_a_metric_of_classifiers(tmp_path, capsys):
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text("recipe: bccd\nsizes: [64]\nruns: [{name: a, model: pape-vit-det-n-bccd}]\n")
     line = said(["sweep", sweep, "--data", tmp_path / "nowhere", "--out", tmp_path / "out"], capsys)
-    assert "image classifiers" in line and not (tmp_path / "out").exists()
+    assert "image detection, whose metrics are map" in line and "not top1" in line and not (tmp_path / "out").exists()
 
 
 def test_the_latency_and_the_bias_of_an_event_model(capsys):

@@ -15,6 +15,7 @@ __all__ = [
     "measured_metrics",
     "note",
     "size_text",
+    "smaller_is_better",
     "unit",
 ]
 
@@ -98,6 +99,11 @@ def heading(metric: str) -> str:
 def unit(metric: str) -> str:
     """What a metric is counted in."""
     return "nats" if metric in _NATS else "%"
+
+
+def smaller_is_better(metric: str) -> bool:
+    """Whether a metric is a loss: of the others more is better."""
+    return metric in _NATS
 
 
 def digits(metric: str) -> int:

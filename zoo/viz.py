@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,17 @@ if TYPE_CHECKING:
 __all__ = [
     "COLOURS",
     "INK",
+    "add_legend",
     "bias",
+    "draw_curve",
     "extrapolation",
+    "mark_trained",
     "model_input",
     "new_figure",
     "parse_query",
     "position_bias",
     "save",
+    "shown",
     "style",
 ]
 
@@ -82,20 +86,7 @@ def extrapolation(models: Sequence[Curve], *, trained_size: int | None = None, t
         figure = new_figure((6.4, 4.0))
         axes = figure.subplots()
         for index, (curve, label) in enumerate(zip(models, labels, strict=True)):
-            axes.plot(
-                list(curve.points),
-                list(curve.points.values()),
-                label=label,
-                color=COLOURS[index % len(COLOURS)],
-                marker=_MARKERS[index % len(_MARKERS)],
-                linestyle="-" if index < len(COLOURS) else "--",
-                linewidth=2,
-                markersize=6,
-                markeredgecolor="white",
-                markeredgewidth=0.8,
-                clip_on=False,
-                zorder=3 + len(models) - index,  # The first model is the one to see.
-            )
+            draw_curve(axes, curve.points, label, index, len(models))
         ticks = sorted({size for curve in models for size in curve.points})
         axes.set_xticks(ticks)
         axes.set_xlabel("side of the square input (pixels)")
@@ -103,25 +94,60 @@ def extrapolation(models: Sequence[Curve], *, trained_size: int | None = None, t
         low = min(top1 for curve in models for top1 in curve.points.values())
         axes.set_ylim(max(0.0, 10 * math.floor(low / 10 - 0.5)), 100)
         if trained_size is not None:
-            axes.axvline(trained_size, color=_MUTED, linewidth=1, linestyle=":", zorder=1)
-            axes.annotate(
-                f"trained at {trained_size} px",
-                (trained_size, 1.0),
-                xycoords=("data", "axes fraction"),
-                xytext=(4, -4),
-                textcoords="offset points",
-                va="top",
-                color=_MUTED,
-                fontsize=9,
-            )
+            mark_trained(axes, trained_size, f"trained at {trained_size} px")
         if len(models) > 1:
-            # Long names go below, where they cannot squeeze the plot.
-            if max(map(len, labels)) > 20:
-                figure.legend(loc="outside lower left", ncols=2, frameon=False, title=shared, alignment="left")
-            else:
-                figure.legend(loc="outside right upper", frameon=False, title=shared, alignment="left")
+            add_legend(figure, labels, shared)
         axes.set_title(title or (labels[0] if len(models) == 1 else ""), loc="left", color=INK)
     return figure
+
+
+def draw_curve(axes: Any, points: Mapping[int, float], label: str, index: int, count: int) -> None:
+    """Draws the line of one model.
+
+    Args:
+        axes: Of matplotlib.
+        points: Size -> value.
+        label: For the legend.
+        index: Which line this is, from 0.
+        count: How many there will be.
+    """
+    axes.plot(
+        list(points),
+        list(points.values()),
+        label=label,
+        color=COLOURS[index % len(COLOURS)],
+        marker=_MARKERS[index % len(_MARKERS)],
+        linestyle="-" if index < len(COLOURS) else "--",
+        linewidth=2,
+        markersize=6,
+        markeredgecolor="white",
+        markeredgewidth=0.8,
+        clip_on=False,
+        zorder=3 + count - index,  # The first model is the one to see.
+    )
+
+
+def mark_trained(axes: Any, size: int, text: str) -> None:
+    """Draws an upright line at the size of training."""
+    axes.axvline(size, color=_MUTED, linewidth=1, linestyle=":", zorder=1)
+    axes.annotate(
+        text,
+        (size, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(4, -4),
+        textcoords="offset points",
+        va="top",
+        color=_MUTED,
+        fontsize=9,
+    )
+
+
+def add_legend(figure: Figure, labels: Sequence[str], title: str | None = None) -> None:
+    """Adds a legend beside the plot; long names go below, where they cannot squeeze it."""
+    if max(map(len, labels)) > 20:
+        figure.legend(loc="outside lower left", ncols=2, frameon=False, title=title, alignment="left")
+    else:
+        figure.legend(loc="outside right upper", frameon=False, title=title, alignment="left")
 
 
 def _short_labels(names: list[str]) -> tuple[list[str], str | None]:
@@ -135,14 +161,14 @@ def _short_labels(names: list[str]) -> tuple[list[str], str | None]:
     while len(set(bare)) > 1 and all(len(p) > common + 1 and p[-1 - common] == parts[0][-1 - common] for p in parts):
         common += 1
     if not common:
-        return [_shown(name) for name in names], None
+        return [shown(name) for name in names], None
     short = ["-".join(p[:-common]) for p in parts]
-    labels = [_shown(name) + (f" ({note}" if note else "") for name, note in zip(short, notes, strict=True)]
+    labels = [shown(name) + (f" ({note}" if note else "") for name, note in zip(short, notes, strict=True)]
     return labels, "-".join(parts[0][-common:])
 
 
-def _shown(name: str) -> str:
-    """`rope with yarn` -> `RoPE with yarn`."""
+def shown(name: str) -> str:
+    """A name as figures have it: `rope with yarn` -> `RoPE with yarn`."""
     encoding, link, rest = name.partition(" with ")
     return _DISPLAY.get(encoding, encoding) + link + rest
 

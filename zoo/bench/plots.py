@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.errors import ConfigError, require
-from zoo.viz import _MARKERS, _MUTED, COLOURS, _shown, new_figure, style
+from zoo.viz import _MARKERS, _MUTED, COLOURS, shown, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,4 +110,4 @@ def _legend(
     handles = [line([], [], color=colours[name], marker=_MARKERS[0], linewidth=2) for name in encodings]
     hollow = {"color": _MUTED, "linestyle": "", "markerfacecolor": "none"}
     handles += [line([], [], marker=markers[name], **hollow) for name in kernels]
-    return handles, [*map(_shown, encodings), *(f"forced: {name}" for name in kernels)]
+    return handles, [*map(shown, encodings), *(f"forced: {name}" for name in kernels)]

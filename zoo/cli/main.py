@@ -22,6 +22,7 @@ COMMANDS = {
     "eval": "zoo.cli.eval:eval_",
     "train": "zoo.cli.train:train",
     "sweep": "zoo.cli.sweep:sweep",
+    "reproduce": "zoo.cli.reproduce:reproduce",
     "convert": "zoo.cli.convert:convert",
     "viz": "zoo.cli.viz:viz",
     "bench": "zoo.cli.bench:bench",

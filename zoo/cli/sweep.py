@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,16 +22,14 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
-    """Train and measure many settings by one recipe; goes on where it was interrupted.
-
-    A run that a killed process had taken leaves NAME-SEED.taken in the folder: delete it to have the run made again.
-    """
+    """Train and measure many settings by one recipe; goes on where it was interrupted."""
     from zoo.errors import ConfigError
+    from zoo.reproduce_report import markdown
     from zoo.training.sweep import load_sweep, run_sweep, summarise
 
     plan = load_sweep(config)
     if not table:
-        if data is None:
+        if data is None and plan.data is None:
             raise ConfigError("no data: give --data DIR, or --table to print what is done")
         names = [name.strip() for name in (only or "").split(",") if name.strip()]
         run_sweep(
@@ -44,22 +42,4 @@ def sweep(
             say=lambda text: print(text, file=sys.stderr, flush=True),
         )
     rows = summarise(out, plan)
-    print(json.dumps({"sweep": config, "rows": rows}, indent=2) if as_json else markdown(rows))
-
-
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """The table of `summarise` as Markdown: mean of top-1 over seeds, and the standard deviation where there is one."""
-    sizes = sorted({size for row in rows for size in row["top1"]}, key=int)
-    lines = [f"| Encoding | Extension | Seeds | {' | '.join(sizes)} |", f"|{' --- |' * (3 + len(sizes))}"]
-    for row in rows:
-        cells = [_cell(row["top1"].get(size)) for size in sizes]
-        extend = "" if row["extend"] == "none" else row["extend"]
-        lines.append(f"| {row['name']} | {extend} | {len(row['seeds'])} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _cell(value: dict[str, float | None] | None) -> str:
-    if value is None:
-        return ""
-    spread = "" if value["std"] is None else f" ± {value['std']:.1f}"
-    return f"{value['mean']:.1f}{spread}"
+    print(json.dumps({"sweep": config, "rows": rows}, indent=2) if as_json else markdown(rows, plan.metrics[0]))

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -138,7 +139,7 @@ class Trainer:
         check_model(locate(recipe.model, pretrained=recipe.pretrained).config, kind)
         with accelerator.main_process_first():  # one process packs the data, the others find them
             self.task: Task = kind(recipe, quiet=self.quiet)
-        self.total_steps = recipe.epochs * self.task.steps_per_epoch
+        self.total_steps = min(recipe.epochs * self.task.steps_per_epoch, recipe.steps or sys.maxsize)
         self.model = self._build_model().to(self.device)
         self.task.start(self.model, self.device, accelerator.process_index, accelerator.num_processes)
         self.ema = make_ema(self.model, recipe)

@@ -56,6 +56,7 @@ class Recipe:
         pretrained: Start from the model's weights (fine-tuning) and not from random ones.
         model_options: Keyword arguments for `zoo.load`, such as sizes or encoding options.
         epochs: Passes over the training data.
+        steps: End after so many steps, where that is before the last epoch is over; the schedule is one of these.
         batch_size: Samples of one optimiser step, over all processes.
         lr: Peak learning rate.
         final_lr: Learning rate at the end of the cosine.
@@ -87,6 +88,7 @@ class Recipe:
     pretrained: bool = False
     model_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     epochs: int = 100
+    steps: int | None = None
     batch_size: int = 512
     lr: float = 1e-3
     final_lr: float = 0.0
@@ -112,6 +114,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check("epochs", self.epochs, self.epochs >= 1, "at least 1")
+        if self.steps is not None:
+            check("steps", self.steps, self.steps >= 1, "at least 1 or null")
         check("batch_size", self.batch_size, self.batch_size >= 1, "at least 1")
         check("lr", self.lr, 0 < self.lr < math.inf, "above 0")
         check("final_lr", self.final_lr, 0 <= self.final_lr <= self.lr, "between 0 and lr")
