@@ -197,7 +197,9 @@ def training_seed(name: str) -> int | None:
 
 
 def add_sweep(record: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
-    """Folds the table of a sweep (`zoo sweep NAME --table --json`) into a record (which is not changed).
+    """Folds the table of a sweep into a record (which is not changed).
+
+    Such a table is what `zoo sweep NAME --table --json` prints, and `results.json` of `zoo reproduce`.
 
     A name without published weights gets the results of its own setting as its evaluation, means over seeds, and the
     training of the first seed. A name with weights of its own, which the sweep did not make, gets all rows as its
@@ -205,53 +207,80 @@ def add_sweep(record: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, 
 
     Args:
         record: As `zoo.cards.read_record` gives it.
-        table: `{"sweep": its name, "rows": what zoo.training.sweep.summarise returned}`.
+        table: `{"sweep": its name, "rows": what zoo.training.sweep.summarise returned}`, and maybe its `"command"`.
 
     Raises:
         ConfigError: If that is not such a table, or no row is of this model by its own options.
     """
-    keys = {"name", "model", "model_options", "recipe", "extend", "seeds", "dataset", "images", "training", "top1"}
+    from zoo import registry
+
+    keys = {"name", "model", "model_options", "recipe", "extend", "seeds", "dataset", "images", "training"}
+    metrics = MAIN_METRICS[registry.entry(record["name"]).task]
     rows = table.get("rows")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) and keys <= set(row) for row in rows):
         raise ConfigError("not the table of a sweep: make one with `zoo sweep NAME --out DIR --table --json`")
+    if table.get("dry_run"):
+        raise ConfigError("the table is of a dry run, whose numbers mean nothing")
+    if not all(metrics.keys() & row for row in rows):
+        raise ConfigError(f"the sweep has no metric of {record['name']}: those are {', '.join(metrics)}")
+    command = str(table.get("command", f"zoo sweep {table.get('sweep')} --data DIR --out OUT"))
     if record["weights"]["source"] != "none":
-        return {**record, "comparison": [_compared(row) for row in rows]}
-    own = [row for row in rows if row["model"] == record["name"] and not row["model_options"]]
+        return {**record, "comparison": [_compared(row, metrics, command) for row in rows]}
+    own = [row for row in rows if row["model"] == record["name"] and _own_setting(row)]
     if not own:
         raise ConfigError(f"the sweep has no results of {record['name']} with its own options")
     first = own[0]
-    sweep_command = f"zoo sweep {table.get('sweep')} --data DIR --out OUT --only {first['name']}"
-    evaluation = [
-        {
-            "dataset": row["dataset"],
-            "split": "validation",
-            "images": row["images"],
-            "size": int(size),
-            "metric": "top1",
-            "value": top1["mean"],
-            "std": top1["std"],
-            "seeds": len(row["seeds"]),
-            **({} if row["extend"] == "none" else {"extend": row["extend"]}),
-            "command": sweep_command,
-            "device": row["training"]["device"],
-            "dtype": row["dtype"],
-        }
-        for row in own
-        for size, top1 in row["top1"].items()
-    ]
+    command = f"{command} --only {first['name']}"
+    evaluation = [item for row in own for item in _sweep_items(row, metrics, command)]
     run = first["training"]
     training = {**record["training"], **{key: run[key] for key in ("epochs", "device", "duration_s", "date")}}
     training |= {"seed": first["seeds"][0], "final_train_loss": round(float(run["final_train_loss"]), 4)}
     return {**record, "evaluation": evaluation, "training": training}
 
 
-def _compared(row: Mapping[str, Any]) -> dict[str, Any]:
+def _own_setting(row: Mapping[str, Any]) -> bool:
+    """Whether a row of a sweep is of the model as its recipe has it, perhaps trained for less long."""
+    return not row["model_options"] and not set(row.get("settings", {})) - {"epochs", "steps"}
+
+
+def _sweep_items(row: Mapping[str, Any], metrics: Mapping[str, str], command: str) -> list[dict[str, Any]]:
+    """The measured numbers of a row of a sweep, by metric and size."""
+    conditions = row.get("conditions", {})
+    return [
+        {
+            "dataset": row["dataset"],
+            "split": row.get("split", "validation"),
+            "images": row["images"],
+            "size": int(size),
+            "metric": metric,
+            **_mean(row, metric, value),
+            **({} if row["extend"] == "none" else {"extend": row["extend"]}),
+            **({"condition": conditions[size]} if size in conditions else {}),
+            "command": command,
+            "device": row["training"]["device"],
+            "dtype": row["dtype"],
+        }
+        for metric in metrics
+        if metric in row
+        for size, value in row[metric].items()
+    ]
+
+
+def _mean(row: Mapping[str, Any], metric: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    """A number over seeds, with that of each seed where the table has them."""
+    if "runs" in value:
+        return over_seeds({int(seed): found for seed, found in value["runs"].items()}, metric)
+    return {"value": value["mean"], "std": value["std"], "seeds": len(row["seeds"])}
+
+
+def _compared(row: Mapping[str, Any], metrics: Mapping[str, str], command: str) -> dict[str, Any]:
     """A row of a comparison: mean over seeds by size, and what sets it apart."""
     seeds = len(row["seeds"])
     note = f"{row['training']['epochs']} epochs, {'one seed' if seeds == 1 else f'mean of {seeds} seeds'}"
-    extension = "" if row["extend"] == "none" else f", {row['extend']}"
-    sizes = {int(size): top1["mean"] for size, top1 in row["top1"].items()}
-    return {"name": row["name"], "note": note + extension, "sizes": sizes}
+    note += "" if row["extend"] == "none" else f", {row['extend']}"
+    if "top1" not in row:
+        return {"name": row["name"], "note": note, "evaluation": _sweep_items(row, metrics, command)}
+    return {"name": row["name"], "note": note, "sizes": {int(size): v["mean"] for size, v in row["top1"].items()}}
 
 
 def add_training(record: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:

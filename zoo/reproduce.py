@@ -139,7 +139,10 @@ def write_report(name: str, sweep: Sweep, folder: Path) -> Report:
     """
     rows = gather(folder, sweep)
     table = report_of(name, sweep, rows, undone(sweep, _done(folder, sweep)))
-    facts = {"sweep": name, **({"dry_run": True} if sweep.dry else {}), "rows": summarise(folder, sweep)}
+    command = f"zoo reproduce {name if name in built_in_sweeps() else f'{name}.yaml'}"
+    facts: dict[str, Any] = {"sweep": name, "command": command + ("" if sweep.data else " --data DIR") + " --out OUT"}
+    facts |= {"dry_run": True} if sweep.dry else {}
+    facts["rows"] = summarise(folder, sweep, runs=True)
     files = [folder / TABLE, folder / RESULTS]
     write_whole(files[0], table)
     write_whole(files[1], json.dumps(facts, indent=2) + "\n")

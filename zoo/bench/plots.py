@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.errors import ConfigError, require
-from zoo.viz import _MARKERS, _MUTED, COLOURS, shown, new_figure, style
+from zoo.viz import _MARKERS, _MUTED, COLOURS, new_figure, shown, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

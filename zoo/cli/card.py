@@ -30,7 +30,11 @@ def card(
         Path | None, typer.Option("--training", help="Fold the record of a training run into record.yaml, then write.")
     ] = None,
     sweep: Annotated[
-        Path | None, typer.Option("--sweep", help="Fold the table of `zoo sweep --table --json` into record.yaml.")
+        Path | None,
+        typer.Option(
+            "--sweep",
+            help="Fold the table of `zoo sweep --table --json`, or results.json of `zoo reproduce`, into record.yaml.",
+        ),
     ] = None,
     weights: Annotated[
         bool, typer.Option("--weights", help="State sha256 and size of the folder's model.safetensors, then write.")

@@ -41,9 +41,9 @@ class Measured:
         return [result["seed"] for result in self.results]
 
     def values(self, metric: str) -> dict[str, list[float]]:
-        """Size -> values of a metric, one for each seed that was measured at this size."""
+        """Size -> values of a metric, one for each seed; sizes that one of the seeds lacks are left out."""
         tables = [result[metric][self.extend] for result in self.results]
-        return {size: [table[size] for table in tables if size in table] for size in tables[0]}
+        return {size: [table[size] for table in tables] for size in tables[0] if all(size in t for t in tables)}
 
 
 def gather(folder: str | Path, sweep: Sweep) -> list[Measured]:
@@ -65,8 +65,13 @@ def gather(folder: str | Path, sweep: Sweep) -> list[Measured]:
     return rows
 
 
-def summarise(folder: str | Path, sweep: Sweep) -> list[dict[str, Any]]:
+def summarise(folder: str | Path, sweep: Sweep, *, runs: bool = False) -> list[dict[str, Any]]:
     """One row per setting and extension, in the order of the sweep, from the results files in a folder.
+
+    Args:
+        folder: Of the sweep.
+        sweep: Whose results to take.
+        runs: Also state the value of each seed: `"runs": {seed: value}` beside mean and standard deviation.
 
     Returns:
         `{"name", "model", "model_options", "recipe", "extend", "seeds", "dataset", "images", "dtype", "training",
@@ -85,7 +90,11 @@ def summarise(folder: str | Path, sweep: Sweep) -> list[dict[str, Any]]:
         found |= {key: first[key] for key in ("dataset", "images", "dtype", "training")}
         found |= {key: first[key] for key in _MORE if key in first}
         for metric in sweep.metrics:
-            found[metric] = {size: spread(values, metric) for size, values in row.values(metric).items()}
+            found[metric] = {
+                size: spread(values, metric)
+                | ({"runs": dict(zip(map(str, row.seeds), values, strict=True))} if runs else {})
+                for size, values in row.values(metric).items()
+            }
         rows.append(found)
     return rows
 
@@ -106,7 +115,7 @@ def _read(path: Path, sweep: Sweep, run: Run) -> dict[str, Any]:
     return dict(result)
 
 
-def spread(values: Sequence[float], metric: str) -> dict[str, float | None]:
+def spread(values: Sequence[float], metric: str) -> dict[str, Any]:
     """Mean and sample standard deviation, which is `None` of one value."""
     places, mean = digits(metric), sum(values) / len(values)
     if len(values) < 2:
