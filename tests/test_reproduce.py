@@ -119,6 +119,9 @@ def test_the_figure_has_means_bands_the_papers_number_and_the_size_of_training(t
     assert to_hex(band.get_facecolor()[0]).upper() == COLOURS[0]
     assert axes.get_xscale() == "log" and axes.xaxis.get_transform().base == 2
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "4"]
+    chosen = load_sweep(write_sweep(tmp_path, settings={}, about={**ABOUT, "plot": ["rope with pi"]}))
+    (few,) = figure_of(chosen, gather(tmp_path / "out", chosen), "toy").axes
+    assert "RoPE with pi" in few.get_legend_handles_labels()[1] and "RoPE" not in few.get_legend_handles_labels()[1]
     assert axes.get_xlabel() == "letters of a line" and axes.get_ylabel() == "without a fault (%)"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zoo.card_metrics import heading, unit
-from zoo.errors import DataError
 from zoo.training.sweep_plan import Sweep
 from zoo.training.sweep_results import Measured
 from zoo.viz import COLOURS, INK, add_legend, draw_curve, mark_trained, new_figure, shown, style
@@ -24,19 +23,17 @@ def figure_of(sweep: Sweep, rows: list[Measured], title: str) -> Figure:
 
     Args:
         sweep: With `about`, what it says of sizes.
-        rows: What was measured; those of the runs of `about.plot` are drawn.
+        rows: What was measured; those that `about.plot` names are drawn, or all of them.
         title: Heading.
 
     Raises:
-        DataError: If there is nothing to draw.
         MissingDependencyError: If matplotlib is not installed.
     """
     metric, about = sweep.metrics[0], sweep.about
-    wanted = (about.plot if about else ()) or [run.name for run in sweep.runs]
-    drawn = [row for row in rows if row.run.name in wanted]
-    if not drawn:
-        raise DataError("nothing to draw: none of the runs of the figure is done")
-    labels = [shown(row.run.name if row.extend == "none" else f"{row.run.name} with {row.extend}") for row in drawn]
+    named = [row.run.name if row.extend == "none" else f"{row.run.name} with {row.extend}" for row in rows]
+    wanted = set(about.plot if about else ()) & set(named) or set(named)
+    drawn = [row for row, name in zip(rows, named, strict=True) if name in wanted]
+    labels = [shown(name) for name in named if name in wanted]
     with style():
         figure = new_figure((7.2, 4.2))
         axes = figure.subplots()
@@ -53,7 +50,7 @@ def figure_of(sweep: Sweep, rows: list[Measured], title: str) -> Figure:
                 low, high = ([edge(found) for found in values.values()] for edge in (min, max))
                 axes.fill_between(list(values), low, high, color=colour, alpha=0.2, linewidth=0)
         papers = {row.run.name: row.run.paper for row in drawn}
-        named = False
+        first = True
         for name, paper in papers.items():
             if paper is None or paper.value is None or not paper.comparable:
                 continue
@@ -63,9 +60,9 @@ def figure_of(sweep: Sweep, rows: list[Measured], title: str) -> Figure:
                 linewidth=1,
                 linestyle=(0, (5, 4)),
                 zorder=2,
-                label=None if named else "paper",
+                label="paper" if first else None,
             )
-            named = True
+            first = False
         axes.set_xticks(sorted(ticks), [f"{size:,}" for size in sorted(ticks)])
         axes.minorticks_off()
         axes.set_xlabel(about.size if about else "size")

@@ -40,7 +40,10 @@ def claim(folder: Path, stem: str, say: Callable[[str], None] = lambda text: Non
     try:
         yield held is not None and not result.exists()  # Who held it a moment ago may have finished.
     finally:
-        if held is not None:
+        if held is not None and fcntl is None:
+            os.close(held)  # Windows deletes no open file.
+            path.unlink(missing_ok=True)
+        elif held is not None:
             path.unlink(missing_ok=True)  # Before the lock is gone: afterwards it may be somebody else's.
             os.close(held)
 
@@ -56,7 +59,8 @@ def _take(path: Path, say: Callable[[str], None]) -> int | None:
             return None
         opened = found
     os.ftruncate(opened, 0)
-    os.pwrite(opened, json.dumps({"host": platform.node(), "pid": os.getpid()}).encode(), 0)
+    os.lseek(opened, 0, os.SEEK_SET)
+    os.write(opened, json.dumps({"host": platform.node(), "pid": os.getpid()}).encode())
     return opened
 
 
@@ -70,7 +74,7 @@ def _abandoned(path: Path, say: Callable[[str], None]) -> int | None:
         os.close(opened)
         return None
     try:
-        host = json.loads(os.pread(opened, 4096, 0))["host"]
+        host = json.loads(os.read(opened, 4096))["host"]
     except (ValueError, KeyError, TypeError):
         host = None
     if host == platform.node():

@@ -72,7 +72,7 @@ class About:
         minutes: On one H200, for all of it; `None` as long as nobody has measured that.
         minutes_note: What the minutes are of, where they are not of everything.
         size: What sizes are, for headings and axes.
-        plot: Names of the runs that the figure shows; empty for all.
+        plot: Rows that the figure shows, as `rope` or `rope with yarn`; empty for all.
     """
 
     reproduces: str
@@ -163,7 +163,7 @@ class Sweep:
         if not self.metrics or len(set(self.metrics)) != len(self.metrics):
             raise ConfigError("sweep: metrics must be different names, at least one")
         if self.about is not None:
-            self.named(self.about.plot)
+            self.named([row.partition(" with ")[0] for row in self.about.plot])
 
     def named(self, only: Sequence[str]) -> list[Run]:
         """The runs of these names, in the order of the sweep; all of them for none.
