@@ -78,8 +78,8 @@ class PictureQuestions(MadeUp):
         cells = shown * (1 + self.grid**2)
 
         def place(tokens: Tensor) -> Coordinates:
-            text = [Text(tokens.shape[1] - cells)] if tokens.shape[1] > cells else []
-            return scheme(_shown(shown, self.grid) + text, device=tokens.device)
+            text: list[Segment] = [Text(tokens.shape[1] - cells)] if tokens.shape[1] > cells else []
+            return scheme([*_shown(shown, self.grid), *text], device=tokens.device)
 
         return place
 
