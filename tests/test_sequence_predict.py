@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from decoder_toys import toy, toy_for
+from decoder_toys import favour, toy, toy_for
 
 import zoo
 from modalities.sequence.prompts import MOST_TOKENS
@@ -30,18 +29,6 @@ def text():
 @pytest.fixture
 def music():
     return zoo.predictor(toy("jsb"))
-
-
-def favour(model: Any, token: int) -> None:
-    """Makes a token far the likeliest, always."""
-    head = model.forward_head
-
-    def changed(features: torch.Tensor) -> torch.Tensor:
-        logits = head(features).clone()
-        logits[..., token] += 1e4
-        return logits
-
-    model.forward_head = changed
 
 
 def test_a_chorale_needs_no_prompt(music):
@@ -331,61 +318,6 @@ def test_damaged_weights(text):
         text.model.head.weight[3] = torch.nan
     with pytest.raises(WeightsError, match="ROMEO:: the model's scores are not finite"):
         text("ROMEO:")
-
-
-# ---- where tokens are
-
-PLACED = [
-    ("copy", {"positions": "rows"}),
-    ("column", {"positions": "rows"}),
-    ("pictures", {"scheme": "v2pe", "pictures": 2}),
-    ("pictures", {"scheme": "mrope", "pictures": 2}),
-    ("pictures", {"scheme": "reset-mrope", "pictures": 2, "grid": 3}),
-]
-
-
-@pytest.mark.parametrize(("dataset", "options"), PLACED)
-def test_questions_are_placed_as_in_training(dataset, options):
-    """A prompt that ends before an answer, and what follows, are where training has them."""
-    model, made = toy_for(dataset, "pope", **options)
-    batch = made.batch(torch.arange(1), 5)
-    predict = zoo.predictor(model)
-    first = int((batch.targets[0] != -100).nonzero()[0]) + 1
-    prompt = made.tokenizer.decode(batch.ids[0, :first])
-    place = predict._inputs.task.placing(batch.ids[:1, :first])
-    for stop in (first, first + 1, batch.ids.shape[1]):
-        placed = place(batch.ids[:1, :stop])
-        expected = batch.positions.values[:, :stop].expand(1, -1, -1)
-        torch.testing.assert_close(placed.values, expected[:1], rtol=0, atol=0)
-    # The first token that the predictor takes is the one which follows from these.
-    with torch.no_grad():
-        answer = model(batch.ids[:1, :first], place(batch.ids[:1, :first]))[0, -1].argmax()
-    assert predict(prompt, tokens=1, temperature=0).tokens.tolist() == [int(answer)]
-    counted = model(batch.ids[:1, :first])[0, -1]
-    assert not torch.allclose(counted, model(batch.ids[:1, :first], place(batch.ids[:1, :first]))[0, -1])
-
-
-def test_lines_end_an_answer():
-    model, made = toy_for("copy", positions="rows")
-    predict = zoo.predictor(model)
-    newline = made.tokenizer.encode("\n")[0]
-    favour(model, newline)
-    seen: list[float] = []
-    assert predict(">abc\n=", progress=seen.append).tokens.tolist() == [newline] and seen[-1] == 1
-
-
-def test_pictures_that_are_not_whole():
-    predict = zoo.predictor(toy_for("pictures", "pope", scheme="mrope", grid=2)[0])
-    assert len(predict("Kabcd?K01=", tokens=1)) == len(predict("?K01=", tokens=1)) == 1
-    for prompt in ("Kabc", "KabcdLab?K01=", "KabcK"):
-        with pytest.raises(DataError, match=r"picture \d of the prompt is not a name A..Z and 4 colours"):
-            predict(prompt)
-
-
-def test_folders_hold_all_that_is_needed(tmp_path):
-    model, _ = toy_for("copy", positions="rows")
-    zoo.save(model, tmp_path / "model")
-    assert zoo.predictor(f"local-dir:{tmp_path / 'model'}")(">abc\n=").text == zoo.predictor(model)(">abc\n=").text
 
 
 def test_progress(text):
