@@ -23,21 +23,23 @@ PLACED = [
 def test_questions_are_placed_as_in_training(dataset, options):
     """A prompt that ends before an answer, and what follows, are where training has them."""
     model, made = toy_for(dataset, "pope", **options)
-    batch = made.batch(torch.arange(1), 5)
+    batch = made.batch(torch.arange(16), 5)
     predict = zoo.predictor(model)
-    first = int((batch.targets[0] != IGNORED).nonzero()[0]) + 1
-    prompt = made.tokenizer.decode(batch.ids[0, :first])
-    place = predict._inputs.task.placing(batch.ids[:1, :first])
-    for stop in (first, first + 1, batch.ids.shape[1]):
-        placed = place(batch.ids[:1, :stop])
-        expected = batch.positions.values[:, :stop].expand(1, -1, -1)
-        torch.testing.assert_close(placed.values, expected[:1], rtol=0, atol=0)
-    # The first token that the predictor takes is the one which follows from these.
-    with torch.no_grad():
-        answer = model(batch.ids[:1, :first], place(batch.ids[:1, :first]))[0, -1].argmax()
-    assert predict(prompt, tokens=1, temperature=0).tokens.tolist() == [int(answer)]
-    counted = model(batch.ids[:1, :first])[0, -1]
-    assert not torch.allclose(counted, model(batch.ids[:1, :first], place(batch.ids[:1, :first]))[0, -1])
+    counted = 0
+    for row in range(16):
+        ids = batch.ids[row : row + 1]
+        first = int((batch.targets[row] != IGNORED).nonzero()[0]) + 1
+        place = predict._inputs.task.placing(ids[:, :first])
+        where = batch.positions.values[row if len(batch.positions.values) > 1 else 0]
+        for stop in (first, first + 1, ids.shape[1]):
+            assert torch.equal(place(ids[:, :stop]).values[0], where[:stop])
+        # The first token that the predictor takes is the one which follows from these.
+        with torch.no_grad():
+            answer = int(model(ids[:, :first], place(ids[:, :first]))[0, -1].argmax())
+            counted += int(model(ids[:, :first])[0, -1].argmax()) != answer
+        prompt = made.tokenizer.decode(ids[0, :first])
+        assert predict(prompt, tokens=1, temperature=0).tokens.tolist() == [answer]
+    assert counted > 0  # Counted tokens would have told another somewhere.
 
 
 def test_lines_end_an_answer():

@@ -52,8 +52,8 @@ def test_the_likeliest_tokens_are_those_of_a_loop_of_forwards(music):
 
 def test_the_start_token_is_never_drawn(music):
     favour(music.model, START)
-    for temperature in (0, 1.0, 1e6):
-        assert START not in music(None, tokens=40, temperature=temperature).tokens
+    assert START not in music(None, tokens=40, temperature=0).tokens
+    assert START not in music(None, tokens=900, temperature=1e6).tokens  # 10 times, were it as likely as others.
 
 
 def test_seeds(text):
