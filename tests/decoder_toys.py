@@ -32,8 +32,8 @@ def _made(settings: str) -> Decoder:
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.startswith(("embed", "head")):  # Not so small that every token is as likely as another.
-                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+            if parameter.dim() == 2 and "position" not in name:  # Large enough for content and positions to matter.
+                parameter.copy_(0.6 * torch.randn(parameter.shape, generator=generator))
     return model
 
 
