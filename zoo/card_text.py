@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zoo.card_tables import literal, metric_comparison, metric_results, model_index, table
-from zoo.card_usage import usage
+from zoo.card_usage import prompt_example, usage
 from zoo.registry import Entry, architecture
 
 __all__ = ["compared_name", "compared_sizes", "render_config", "render_entry", "render_record"]
@@ -119,7 +119,7 @@ def render_config(config: Mapping[str, Any]) -> str:
     """The card of a saved model, of which only the configuration is known."""
     usage = [
         "```python",
-        *(["import torch"] if config["task"] == "generation" else []),
+        *(["import torch"] if config["task"] == "generation" and prompt_example(config) is None else []),
         "import zoo",
         "",
         'model = zoo.load("local-dir:FOLDER")          # this folder',
@@ -179,13 +179,15 @@ def _summary(config: Mapping[str, Any]) -> str:
 
 def _run(config: Mapping[str, Any]) -> list[str]:
     """How a saved model is run, in Python."""
-    if config["task"] == "generation":
+    if config["task"] == "generation" and prompt_example(config) is None:
         return ["ids = torch.tensor([[0, 1, 2]])", "print(model.generate(ids, max_new_tokens=100))"]
     return ['predict = zoo.predictor("local-dir:FOLDER")', f"print(predict({_source(config)}))"]
 
 
 def _source(config: Mapping[str, Any]) -> str:
     """What a predictor is called with in examples."""
+    if config["modality"] == "sequence":
+        return str(prompt_example(config))
     if config["modality"] == "driving":
         return '"DATAROOT", sample="TOKEN"'
     files = {"events": "recording.raw", "video": "clip.mp4", "points": "cloud.ply"}

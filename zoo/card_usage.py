@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from zoo.registry import Entry
 
-__all__ = ["usage"]
+__all__ = ["prompt_example", "usage"]
 
 
 def usage(entry: Entry, record: Mapping[str, Any]) -> str:
     """Commands and Python for a registered model: how to predict, or how to train it where there are no weights."""
     # A file of the kind that the model was trained on, where that is not a usual one.
-    example = record["data"].get("example", _FILES[entry.modality, entry.task])
+    example = record["data"].get("example", _FILES.get((entry.modality, entry.task)))
     names = {"name": entry.name if entry.weights != "none" else "local-dir:OUT", "file": example}
-    shell, python = (text.format(**names) for text in _EXAMPLES[entry.modality, entry.task])
+    examples = _sequence(entry, example) if entry.modality == "sequence" else _EXAMPLES[entry.modality, entry.task]
+    shell, python = (text.format(**names) for text in examples)
     if entry.weights == "none":
         return (
             "No weights are published under this name: the record and the command that makes them are.\n\n"
@@ -38,7 +40,6 @@ _FILES = {
     ("points", "classification"): "cloud.ply",
     ("points", "segmentation"): "tile.laz",
     ("driving", "detection"): "DATAROOT",
-    ("sequence", "generation"): "PROMPT",
 }
 # Modality and task -> commands, and Python after `import zoo`.
 _EXAMPLES = {
@@ -81,9 +82,51 @@ _EXAMPLES = {
         'found = predict("{file}", sample="TOKEN")   # a key frame of a data set in the format of nuScenes\n'
         "print(found.boxes)   # x forward, y left, z up, in metres from the car",
     ),
-    ("sequence", "generation"): (
-        "zoo predict {name} {file}   # goes on from a prompt",
-        'model = zoo.load("{name}")\n'
-        "ids = model.generate(prompt, max_new_tokens=256, temperature=0.9, top_k=40)   # prompt: token ids (B, N)",
-    ),
 }
+
+
+def prompt_example(config: Mapping[str, Any]) -> str | None:
+    """A prompt of a decoder as Python: `None` for the start of a piece of music, or text in quotation marks.
+
+    Returns:
+        `None` where the tokens of the decoder stand for nothing that is known.
+    """
+    kind = (config["data"].get("tokenizer") or {}).get("kind")
+    if kind in ("chorales", "roll"):
+        return "None"
+    text = next((text for data, text in _PROMPTS.items() if f"-{data}" in config["name"]), "TEXT")
+    return kind and json.dumps(_PROMPTS["hg38"] if kind == "dna" else text)
+
+
+def _sequence(entry: Entry, example: str | None) -> tuple[str, str]:
+    """Commands and Python for a decoder, with the prompt `example`."""
+    prompt = prompt_example(entry.config) if example is None else json.dumps(example)
+    if prompt is None:
+        return (
+            "zoo bench {name}",
+            'model = zoo.load("{name}")\nids = model.generate(prompt, max_new_tokens=100)   # prompt: token ids (B, N)',
+        )
+    prompt = prompt.replace("{", "{{").replace("}", "}}")
+    given = "" if prompt == "None" else f" {prompt}"
+    made = f'predict = zoo.predictor("{{name}}")\nfound = predict({prompt}'
+    if "-index" in entry.name:
+        return (
+            f"zoo predict {{name}}{given}   # prints T, three letters after r, where it is right",
+            f"{made})\nprint(found.text)   # the answer",
+        )
+    kind = entry.config["data"]["tokenizer"]["kind"]
+    if kind == "chorales":
+        return (
+            f"zoo predict {{name}}{given} --seed 1 --save chorale.html   # a page that plays it; .mid writes MIDI",
+            f'{made}, seed=1)\nfound.save("chorale.mid")\nprint(found.pitches)   # MIDI numbers (T, 4), a row a 16th',
+        )
+    suffix = {"dna": ".fa", "roll": ".npz"}.get(kind, ".txt")
+    what = "found.roll" if kind == "roll" else "found.text"
+    return (
+        f"zoo predict {{name}}{given} --tokens 200 --seed 1 --save out{suffix}",
+        f"{made}, tokens=200, seed=1)\nprint({what})",
+    )
+
+
+# Data -> a text to go on from; of questions one of 20 letters.
+_PROMPTS = {"index": "qvLrAbTzkWmCxPeJhYnQ,r,+3,", "shakespeare": "ROMEO:", "hg38": "ACGTTGCA"}

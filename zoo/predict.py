@@ -22,13 +22,15 @@ from zoo.results import TIME_COLUMNS, ClassificationResults, Failure, PictureRes
 __all__ = ["Predictor", "predictor"]
 
 RESULTS: dict[str, type[PictureResults]] = {"classification": ClassificationResults, "detection": DetectionResults}
-_TASKS = (*RESULTS, "segmentation")
-_TOP_K = {"classification": 5, "detection": 1_000_000}
+_TASKS = (*RESULTS, "segmentation", "generation")
+_TOP_K = {"classification": 5, "detection": 1_000_000, "generation": 1_000_000}
 _MIN_SCORE = 0.25
 
 
 class Predictor:
-    """A model that takes pictures, videos, recordings, clouds or key frames as people have them; see `predictor`.
+    """A model that takes pictures, videos, recordings, clouds, key frames or prompts as people have them.
+
+    See `predictor`.
 
     Attributes:
         model: The model, in eval mode.
@@ -59,7 +61,7 @@ class Predictor:
         if top_k is not None and self.task == "segmentation":
             raise ConfigError(f"top_k is for classifiers and detectors; {config.get('name')} gives every point a class")
         if min_score is not None and self.task != "detection":
-            raise ConfigError(f"min_score is for detectors; {config.get('name')} gives its top_k classes")
+            raise ConfigError(f"min_score is for detectors; {config.get('name')} finds no boxes")
         self.min_score = _MIN_SCORE if min_score is None else min_score
         if isinstance(self.min_score, bool) or not isinstance(self.min_score, (int, float)):
             raise ConfigError(f"min_score must be a number from 0 to 1, not {min_score!r:.60}")
@@ -91,8 +93,13 @@ class Predictor:
 
     @property
     def kind(self) -> str:
-        """What its sources are: `"image"`, `"clip"`, `"events"` or `"points"`, as for `zoo.read`, or `"driving"`."""
+        """What its sources are: those of `zoo.read` (`"image"`, `"clip"`, ...), `"driving"` or `"sequence"`."""
         return self._inputs.kind
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Of files that its results can be saved as, the usual one first."""
+        return tuple(self._results.SUFFIXES)
 
     def sources(self, source: Any, **options: Any) -> list[Source]:
         """The single sources that one stands for: files of a folder or pattern, key frames of a data set.
@@ -121,11 +128,12 @@ class Predictor:
         on_error: str = "raise",
         **options: Any,
     ) -> Any:
-        """Predicts one picture, video, recording, cloud or key frame, or many.
+        """Predicts one picture, video, recording, cloud or key frame, or many; of decoders, continues prompts.
 
         Args:
             source: Anything `zoo.read` takes; or many: a folder, a pattern, or a list or iterator of sources (which may
-                themselves be folders and patterns).
+                themselves be folders and patterns). Of decoders a prompt, see `modalities.sequence.prompts.as_prompt`,
+                `None` for none, or a list of them.
             batch_size: Pictures (windows of videos and recordings) per forward pass; sources are read as they come.
             stream: Return a generator, which never holds more than a batch.
             errors: For truncated files, as in `zoo.read`: `"raise"`, or `"keep"` what can be decoded; `None` raises,
@@ -137,14 +145,16 @@ class Predictor:
                 `modalities.events.open_events`, and `stride_us`, the microseconds between windows; of clouds
                 `max_points`, `columns`, `format`, `fill` and `unit`, see `modalities.points.predict.PointFiles`; of
                 driving scenes `sample`, `split`, `version`, `limit` and `truth`, see
-                `modalities.driving.predict.KeyFrames`.
+                `modalities.driving.predict.KeyFrames`; of decoders `tokens`, `temperature`, `seed` and `progress`, see
+                `modalities.sequence.predict.Prompts`.
 
         Returns:
             A `ClassificationResults` (of detectors a `DetectionResults`, of videos a
             `modalities.video.results.ClipResults`, of models that give every point a class a
             `modalities.points.results.CloudSegments`, of driving scenes a
-            `modalities.driving.results.SceneDetections`) for one source, a list of them for many (in
-            the order of the sources), or a generator of them with `stream=True`. Event detectors, and event
+            `modalities.driving.results.SceneDetections`, of decoders a `modalities.sequence.results.Continuation`) for
+            one source, a list of them for many (in the order of the sources), or a generator of them with
+            `stream=True`. Event detectors, and event
             classifiers with `stride_us`, give one for each window of a recording, so always a list or generator; so do
             data sets of driving scenes without a `sample`.
 
@@ -311,7 +321,7 @@ def predictor(
             `device` or `dtype` say so, moved.
         size: Side in pixels, or (height, width), to run an image model at; by default the one it was trained at.
         top_k: Classes per picture, by default 5, and fewer where the model has fewer; boxes of a detector, by default
-            all.
+            all; of a decoder, draw from so many likeliest tokens, by default from all.
         min_score: Of a detector: leave out boxes with a smaller score; by default 0.25.
         device: Where to run; by default the CPU, or where a given model is.
         dtype: Of parameters and inputs; by default float32, or as a given model is.
@@ -334,7 +344,8 @@ def predictor(
 def _unsupported(config: dict[str, Any]) -> ConfigError:
     return ConfigError(
         f"{config.get('name')}: no predictor for {config.get('modality')} {config.get('task')};"
-        f" this version does {' and '.join(RESULTS)} of {' and '.join(INPUTS)}, and segmentation of points"
+        f" this version does {' and '.join(RESULTS)} of {' and '.join(kind for kind in INPUTS if kind != 'sequence')},"
+        " segmentation of points, and generation of sequences"
     )
 
 

@@ -21,6 +21,7 @@ INPUTS = {
     "events": "modalities.events.predict:Recordings",
     "points": "modalities.points.predict:PointFiles",
     "driving": "modalities.driving.predict:KeyFrames",
+    "sequence": "modalities.sequence.predict:Prompts",
 }
 
 Sources = Callable[[Any, dict[str, Any]], tuple[list[Source], bool]]
@@ -37,9 +38,10 @@ class Inputs(Protocol):
     One may also have `merge(results, top_k)`, which gives one result for each source: it takes an iterator over the
     results of windows, with the scores of all classes, and yields those of the sources; `result_types`, task -> class
     of its results, where those of `RESULTS` do not fit; `most`, the most inputs of a batch; of models that give every
-    point a class, `scores(model, input)`, the probabilities (N, classes); where sources are parts of a data set,
-    `sources(source, options)`, the single ones of it and whether there may be many; and where boxes are not in
-    pictures, `results(model, inputs, drafts, class_names=, min_score=, top_k=)`, which runs the model.
+    point a class, `scores(model, input)`, the probabilities (N, classes); where sources are parts of a data set, or no
+    files, `sources(source, options)`, the single ones of it and whether there may be many; and where results are no
+    classes or boxes in pictures, `results(model, inputs, drafts, class_names=, min_score=, top_k=)`, which runs the
+    model.
     """
 
     kind: str

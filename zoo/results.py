@@ -61,6 +61,8 @@ class PictureResults(ABC):
     time_us: tuple[int, int] | None
 
     COLUMNS: ClassVar[tuple[str, ...]] = ()
+    SUFFIXES: ClassVar[tuple[str, ...]] = (".png", ".jpg", ".webp")
+    """Of the files that `save` writes, the usual one first."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:

@@ -104,6 +104,7 @@ class SceneDetections(PictureResults):
         *("source", "rank", "score", "index", "label", "x", "y", "z", "length", "width", "height", "yaw", "vx", "vy"),
         *("global_x", "global_y", "global_z", "global_yaw", "global_vx", "global_vy"),
     )
+    SUFFIXES: ClassVar[tuple[str, ...]] = (*PictureResults.SUFFIXES, ".json")
 
     def __len__(self) -> int:
         return len(self.boxes)

@@ -93,6 +93,7 @@ class CloudSegments(_CloudResults):
     time_us: tuple[int, int] | None = None
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("source", "index", "label", "points", "share", "score")
+    SUFFIXES: ClassVar[tuple[str, ...]] = (".ply", ".las", ".laz", ".npz", ".html", *PictureResults.SUFFIXES)
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import base64
-import html
-import json
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from modalities.points.points import Points
 from modalities.points.viz import chosen_points
 from zoo.errors import ConfigError, DataError
 from zoo.files import write_whole
+from zoo.pages import fill_page
 from zoo.results import one_line
 
 __all__ = ["MAX_FIELDS", "page", "save_page"]
@@ -75,13 +73,7 @@ def page(
         "scale": _text(scale()),
         "fields": [_field(shown, name, names) for name in order],
     }
-    # Inside a script element nothing but "<" could end it.
-    written = json.dumps(data, allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    template = resources.files("modalities.points").joinpath("viewer.html").read_text("utf-8")
-    # Cut, not replaced: a title may hold the mark of the data.
-    before, _, rest = template.partition("{{title}}")
-    between, _, after = rest.partition("{{data}}")
-    return before + html.escape(heading) + between + written + after
+    return fill_page("modalities.points", "viewer.html", title=heading, data=data)
 
 
 def save_page(points: Points, path: str | Path, by: str | None = None, **options: Any) -> Path:

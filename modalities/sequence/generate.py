@@ -38,6 +38,7 @@ def generate(
     positions: AllPositions = None,
     generator: torch.Generator | None = None,
     use_cache: bool = True,
+    adjust: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Continues sequences.
 
@@ -53,6 +54,7 @@ def generate(
             tokens.
         generator: Of random numbers, on any device: the same numbers for the same seed whatever device the model is on.
         use_cache: Keep keys and values; without, everything is computed again for each token.
+        adjust: Changes logits (B, V) before each draw, such as to -inf those of tokens that must not come.
 
     Returns:
         (B, N + M) int64, or fewer where all sequences have ended.
@@ -71,7 +73,9 @@ def generate(
         seen = 0 if cache is None else cache.length
         placed = None if where is None else cut(where(tokens), seen, tokens.shape[1])
         features = model.forward_features(tokens[:, seen:], placed, cache)
-        new = sample(model.forward_head(features[:, -1]), temperature=temperature, top_k=top_k, generator=generator)
+        logits = model.forward_head(features[:, -1])
+        logits = logits if adjust is None else adjust(logits)
+        new = sample(logits, temperature=temperature, top_k=top_k, generator=generator)
         if stop_token is not None:
             new = new.masked_fill(ended, stop_token)
             ended = new == stop_token

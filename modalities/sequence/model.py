@@ -5,7 +5,7 @@ Legend: B batch, N tokens, C width of the features, V size of the vocabulary, p 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -129,6 +129,7 @@ class Decoder(EncoderNetwork):
         positions: AllPositions = None,
         generator: torch.Generator | None = None,
         use_cache: bool = True,
+        adjust: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """Continues sequences; see `modalities.sequence.generate.generate`."""
         from modalities.sequence.generate import generate
@@ -143,6 +144,7 @@ class Decoder(EncoderNetwork):
             positions=positions,
             generator=generator,
             use_cache=use_cache,
+            adjust=adjust,
         )
 
     def reset_classifier(self, num_classes: int) -> None:

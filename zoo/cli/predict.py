@@ -1,4 +1,4 @@
-"""`zoo predict`: classify pictures, videos, events and clouds, label points, detect objects, also around a car."""
+"""`zoo predict`: classify pictures, videos, events and clouds, label points, detect objects, continue sequences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ def predict(
     ],
     sources: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SOURCE", help="Files, folders, patterns, http(s) URLs; - is standard input."),
+        typer.Argument(
+            metavar="SOURCE",
+            help="Files, folders, patterns, http(s) URLs; - is standard input. Of decoders a prompt: the text itself, "
+            "or a file .txt, .fa, .mid or .npz; models of music need none.",
+        ),
     ] = None,
     size: Annotated[
         int | None,
@@ -42,11 +46,27 @@ def predict(
         ),
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(help="Classes per result, by default 5; of a detector boxes, by default all.")
+        int | None,
+        typer.Option(
+            help="Classes per result, by default 5; of a detector boxes, by default all; of a decoder the likeliest "
+            "tokens that are drawn from, by default all."
+        ),
     ] = None,
     min_score: Annotated[
         float | None, typer.Option(help="Of a detector: leave out boxes with a smaller score; by default 0.25.")
     ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Of a decoder: new tokens, at most; by default 200 of text and DNA, 512 of a chorale (32 quarter "
+            "notes), of made-up questions an answer."
+        ),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="Of a decoder: logits are divided by it, by default 1; 0 takes the likeliest token always."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of a decoder: that of the draws, by default 0.")] = None,
     batch_size: Annotated[
         int, typer.Option(help="Pictures, windows of videos and recordings, or clouds at a time.")
     ] = 32,
@@ -66,7 +86,8 @@ def predict(
             help="Print CSV: source, rank, index, label, score; of detectors a row per box with x1, y1, x2, y2 in "
             "pixels, around a car in metres and radians; of videos and recordings also start_us and end_us of the "
             "window, in microseconds of their clock; "
-            "of models that label points a row per class that occurs, with its points.",
+            "of models that label points a row per class that occurs, with its points; of decoders a row per text, "
+            "or per 16th note of a chorale.",
         ),
     ] = False,
     save: Annotated[
@@ -79,7 +100,9 @@ def predict(
             "that label points a cloud per source, LAS and LAZ with the classes as their classification, others .ply; "
             "or a file .ply, .las, .laz, .npz, .html or .png for one. Of driving models a picture per key frame "
             "(cameras and bird's-eye view) and submission.json in the format of nuScenes, with all boxes whatever "
-            "their score; or a file .json for that alone, or .png for one key frame.",
+            "their score; or a file .json for that alone, or .png for one key frame. Of decoders a file per prompt "
+            "(.txt, .fa, .mid), or for one a file .txt, .fa, .json, of chorales .mid, .npz, or .html for a page that "
+            "plays it.",
         ),
     ] = None,
     fps: Annotated[
@@ -140,14 +163,13 @@ def predict(
 
     With a detector, find objects and print boxes; with a segmenter, give every point of a cloud a class; with a driving
     model, find objects around the car: zoo predict NAME --dataroot DIR --sample TOKEN --save out/
+    With a decoder, continue a prompt, or of music begin a piece: zoo predict NAME --save chorale.html
 
     A source that cannot be read gives an error line; the others still run, and the exit code is 2.
     """
     if as_json and as_csv:
         raise ConfigError("--json and --csv exclude each other")
-    given = [*(sources or []), *([] if dataroot is None else [dataroot])]
-    if not given:
-        raise ConfigError("nothing to predict: give SOURCE, or of a driving model --dataroot")
+    given: list[str | None] = [*(sources or []), *([] if dataroot is None else [dataroot])]
     if errors not in (None, "raise", "keep"):
         raise ConfigError(f"--errors must be raise or keep, not {errors!r}")
 
@@ -164,6 +186,8 @@ def predict(
         dtype=dtype,
         local_files_only=local_files_only or None,
     )
+    if not given and predictor.kind != "sequence":
+        raise ConfigError("nothing to predict: give SOURCE, or of a driving model --dataroot")
     choice = {"sample": sample or None, "split": split, "limit": limit, "version": version}
     choice = {option: value for option, value in choice.items() if value is not None}
     if predictor.kind != "driving" and (choice or truth or dataroot is not None):
@@ -179,6 +203,13 @@ def predict(
         options = {"fill": fill, "unit": 1.0 if unit is None else unit}
     elif fill or unit is not None:
         raise ConfigError("--fill and --unit are for point models")
+    drawing = {"tokens": tokens, "temperature": temperature, "seed": seed}
+    if predictor.kind == "sequence":
+        if frame is not None:
+            raise ConfigError("--frame is for pictures")
+        options, given = drawing, given or [None]
+    elif any(value is not None for value in drawing.values()):
+        raise ConfigError("--tokens, --temperature and --seed are for decoders")
     if predictor.kind == "driving":
         options, choice = {"truth": truth}, choice | {"errors": errors}
     items, failed = _expand(given, predictor, choice)
@@ -193,8 +224,8 @@ def predict(
     counted = predictor.kind != "events"
     few = predictor.kind in ("image", "points", "driving") and len(items) <= _FEW
     with progress_bar("predicting", len(items), quiet or few) as update, printer:
-        if predictor.kind == "clip":
-            options["progress"] = _video_progress(update, len(items))
+        if predictor.kind in ("clip", "sequence"):
+            options["progress"] = _shared_progress(update, len(items))
         for before, run in enumerate(runs):
             results, reported = predictor(run, **options), 0
             with saver.start(run):
@@ -215,8 +246,8 @@ def predict(
         raise typer.Exit(_EXIT_SOME_FAILED)
 
 
-def _video_progress(update: Update, count: int) -> Callable[[float], None]:
-    """Moves the bar with the share of a video that is done, video after video."""
+def _shared_progress(update: Update, count: int) -> Callable[[float], None]:
+    """Moves the bar with the share of a source that is done, one after the other."""
     finished = 0
 
     def progress(share: float) -> None:
@@ -296,7 +327,7 @@ class _CsvPrinter(_BlockPrinter):
         csv.writer(self.out or sys.stdout, lineterminator="\n").writerows(rows)
 
 
-def _expand(arguments: list[str], predictor: Predictor, choice: dict[str, Any]) -> tuple[list[Source], int]:
+def _expand(arguments: list[str | None], predictor: Predictor, choice: dict[str, Any]) -> tuple[list[Source], int]:
     """Expands the arguments into single sources; prints what cannot be and returns how many those were."""
     from zoo.cli.saving import print_error
     from zoo.reading import Source, read_bounded

@@ -1,4 +1,4 @@
-"""What `zoo predict --save` writes: a picture per result, a video per recording of an event model, a submission."""
+"""What `zoo predict --save` writes: a picture per result, a video per recording, a submission, a text or a chorale."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import ConfigError, DataError
+from zoo.errors import ConfigError, DataError, require
 
 if TYPE_CHECKING:
     from zoo.predict import Predictor
@@ -95,6 +95,12 @@ class _Clouds(_Results):
 
     def suffix(self, result: PictureResults) -> str:
         return str(result.suffix)  # type: ignore[attr-defined]
+
+
+class _Sequences(_Clouds):
+    """A continued sequence per prompt in a folder, or the one file named."""
+
+    what = "continuation"
 
 
 class _KeyFrames(_Results):
@@ -218,6 +224,8 @@ def saver_for(
         return _clouds(predictor.task == "segmentation", target, sources)
     if predictor.kind == "driving":
         return _key_frames(target, sources)
+    if predictor.kind == "sequence":
+        return _sequences(predictor.suffixes, target, sources)
     options: dict[str, Any] = {
         "fps": fps,
         "window_us": None if window_ms is None else microseconds(window_ms, "--window-ms"),
@@ -263,6 +271,21 @@ def _clouds(segments: bool, target: Path, sources: int) -> Saver:
     if not is_file:
         _make_folder(target)
     return _Clouds(target, is_file) if segments else _Results(target, is_file)
+
+
+def _sequences(allowed: tuple[str, ...], target: Path, sources: int) -> Saver:
+    """What saves continued sequences: whatever has a suffix is a file, unless it is a folder already."""
+    suffix = target.suffix.lower()
+    is_file = bool(suffix) and not target.is_dir()
+    if is_file and suffix not in allowed:
+        raise ConfigError(f"{target}: results of this model are written as {', '.join(allowed)}, or to a folder")
+    if is_file and sources != 1:
+        raise ConfigError(f"{target}: one file for {sources} prompts; pass a folder to --save for one each")
+    if (suffix if is_file else allowed[0]) in (".mid", ".midi") or suffix == ".html":
+        require("mido", "music")  # Says that it is missing before any work.
+    if not is_file:
+        _make_folder(target)
+    return _Sequences(target, is_file)
 
 
 def _make_folder(target: Path) -> None:

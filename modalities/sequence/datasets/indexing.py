@@ -54,6 +54,10 @@ class IndirectIndexing(MadeUp):
         """See `MadeUp.open`."""
         return _Questions(self, split)
 
+    def question(self, text: str) -> str:
+        """Without spaces, which only fill up samples: `gbPkRz, k, -2, ` asks what `gbPkRz,k,-2,` does."""
+        return text.replace(" ", "")
+
 
 def draw_questions(
     count: int, seed: int, letters: tuple[int, int] = _PAPER, device: str = "cpu"

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 from modalities.sequence.batch import TokenBatch
 from modalities.sequence.datasets.base import SequenceSet, batch_tokens, in_batches
 from modalities.sequence.tokenizers import CharTokenizer
+from zoo.coordinates import Coordinates
 from zoo.errors import ConfigError
 from zoo.training.seeds import derive_seed
 from zoo.training.settings import check
@@ -32,11 +33,15 @@ class MadeUp(ABC):
     Attributes:
         name: What it is called in recipes and by `zoo eval --data`.
         train_samples: Samples of an epoch of training.
+        answer_tokens: Most tokens of an answer.
+        answer_end: The character that ends an answer, where they differ in length.
     """
 
     train_samples: int = 100_000
 
     name: ClassVar[str]
+    answer_tokens: ClassVar[int] = 1
+    answer_end: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         check("train_samples", self.train_samples, 1 <= self.train_samples <= 10**8, "between 1 and 10^8")
@@ -44,6 +49,24 @@ class MadeUp(ABC):
     @abstractmethod
     def open(self, split: str) -> SequenceSet:
         """The sequences of a split, `"train"`, `"validation"` or `"test"`."""
+
+    def question(self, text: str) -> str:
+        """A question that a user wrote, as training has them."""
+        return text
+
+    def placing(self, prompt: Tensor) -> Callable[[Tensor], Coordinates] | None:
+        """What places the tokens of a question and of its answer, as in training.
+
+        Args:
+            prompt: int64 (1, N), the question.
+
+        Returns:
+            A function from all tokens so far, (1, L), to their coordinates; `None`: they are counted.
+
+        Raises:
+            DataError: If it cannot be a question of this task.
+        """
+        return None
 
     def sha256(self, split: str) -> str:
         """Identifies the data of a split."""

@@ -8,6 +8,7 @@ grows: with ids that count tokens, the last text is further from the first pictu
 from __future__ import annotations
 
 import string
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,7 @@ from modalities.sequence.batch import TokenBatch
 from modalities.sequence.datasets.base import SequenceSet, next_tokens
 from modalities.sequence.datasets.made import DrawnSet, MadeUp, pick
 from zoo.coordinates import Coordinates
-from zoo.errors import ConfigError
+from zoo.errors import ConfigError, DataError
 from zoo.position_ids import V2PE, Image, MRoPE, ResetMRoPE, Scheme, Segment, Text
 from zoo.training.settings import check
 
@@ -63,6 +64,25 @@ class PictureQuestions(MadeUp):
         """See `MadeUp.open`."""
         return _PictureSet(self, split)
 
+    def numbering(self) -> Scheme | None:
+        """What numbers tokens; `None`: they are counted."""
+        kind = SCHEMES[self.scheme]
+        return None if kind is None else V2PE(self.stride) if kind is V2PE else kind()
+
+    def placing(self, prompt: Tensor) -> Callable[[Tensor], Coordinates] | None:
+        """See `MadeUp.placing`; a question shows whole pictures first, of which there may be none."""
+        scheme = self.numbering()
+        if scheme is None:
+            return None
+        shown = _pictures(prompt[0].tolist(), self.grid)
+        cells = shown * (1 + self.grid**2)
+
+        def place(tokens: Tensor) -> Coordinates:
+            text: list[Segment] = [Text(tokens.shape[1] - cells)] if tokens.shape[1] > cells else []
+            return scheme([*_shown(shown, self.grid), *text], device=tokens.device)
+
+        return place
+
 
 class _PictureSet(DrawnSet):
     what = "pictures"
@@ -70,8 +90,7 @@ class _PictureSet(DrawnSet):
     def __init__(self, made: PictureQuestions, split: str) -> None:
         super().__init__("picture-questions", made, split, _NAMES + _COLOURS + _DIGITS + "?=")
         self.made = made
-        kind = SCHEMES[made.scheme]
-        self.scheme = None if kind is None else V2PE(made.stride) if kind is V2PE else kind()
+        self.scheme = made.numbering()
         self.axes = 1 if self.scheme is None else self.scheme.axes
         self.length = self.tokens_at(None)
         self._positions: dict[int, Coordinates] = {}
@@ -115,8 +134,30 @@ class _PictureSet(DrawnSet):
             return None
         found = self._positions.get(pictures)
         if found is None or found.values.device != self.device:
-            side = self.made.grid
-            picture: list[Segment] = [Text(1), Image(side, side)]
-            segments = picture * pictures + [Text(self.made.questions * _QUESTION)]
+            segments = [*_shown(pictures, self.made.grid), Text(self.made.questions * _QUESTION)]
             found = self._positions[pictures] = self.scheme(segments, device=self.device)
         return found
+
+
+def _shown(pictures: int, grid: int) -> list[Segment]:
+    """Segments of pictures, each after its name."""
+    picture: list[Segment] = [Text(1), Image(grid, grid)]
+    return picture * pictures
+
+
+def _pictures(ids: list[int], grid: int) -> int:
+    """How many pictures tokens begin with.
+
+    Raises:
+        DataError: If one is not whole.
+    """
+    count, step = 0, 1 + grid**2
+    colours = range(len(_NAMES), len(_NAMES) + len(_COLOURS))
+    while count * step < len(ids) and ids[count * step] < len(_NAMES):
+        cells = ids[count * step + 1 : (count + 1) * step]
+        if len(cells) < grid**2 or not all(cell in colours for cell in cells):
+            raise DataError(
+                f"picture {count + 1} of the prompt is not a name A..Z and {grid**2} colours a..p, row by row"
+            )
+        count += 1
+    return count

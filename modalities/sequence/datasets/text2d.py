@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import string
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -55,6 +56,8 @@ class _Lines(MadeUp):
     positions: str = "count"
 
     characters: ClassVar[str]
+    answer_tokens = 256
+    answer_end = _NEWLINE
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,6 +69,14 @@ class _Lines(MadeUp):
     def open(self, split: str) -> SequenceSet:
         """See `MadeUp.open`."""
         return _LineSet(self, split)
+
+    def placing(self, prompt: Tensor) -> Callable[[Tensor], Coordinates] | None:
+        """See `MadeUp.placing`."""
+        if self.positions == "count":
+            return None
+        alphabet = self.characters + _SIGNS
+        newline, fill = alphabet.index(_NEWLINE), alphabet.index(_FILL)
+        return lambda tokens: _rows(tokens, newline, fill)
 
     @abstractmethod
     def answer(self, lines: Tensor, rows: Tensor) -> Tensor:
@@ -152,8 +163,13 @@ class _LineSet(DrawnSet):
 
     def _placed(self, tokens: Tensor, newline: int, fill: int, most: int) -> Coordinates:
         """(row, column) of tokens (B, N) in lines of at most `most` characters; what fills up is at (0, 0)."""
-        found = newline_rows(tokens == newline)
-        values = found.values.masked_fill((tokens == fill)[:, :, None], 0.0)
+        found = _rows(tokens, newline, fill)
         bounds = ((0.0, float(self.made.rows[1])), (0.0, most + 1.0))
         exact = max(high for _, high in bounds) <= _EXACT_STEPS
-        return dataclasses.replace(found, values=values, bounds=bounds, integral=exact)
+        return dataclasses.replace(found, bounds=bounds, integral=exact)
+
+
+def _rows(tokens: Tensor, newline: int, fill: int) -> Coordinates:
+    """(row, column) of tokens (B, N); what fills up is at (0, 0)."""
+    found = newline_rows(tokens == newline)
+    return dataclasses.replace(found, values=found.values.masked_fill((tokens == fill)[:, :, None], 0.0))
