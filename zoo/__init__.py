@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from zoo.adapt import adapt
+    from zoo.advice import advise
     from zoo.attention import CoordinateAttention
     from zoo.cards import card
     from zoo.convert import convert
@@ -33,6 +34,7 @@ _LAZY = {
     "Coordinates": "zoo.coordinates",
     "Encoder": "zoo.transformer",
     "adapt": "zoo.adapt",
+    "advise": "zoo.advice",
     "card": "zoo.cards",
     "convert": "zoo.convert",
     "encodings": "zoo.encodings",
@@ -59,6 +61,7 @@ __all__ = [
     "ZooError",
     "__version__",
     "adapt",
+    "advise",
     "card",
     "convert",
     "encodings",

@@ -29,6 +29,7 @@ COMMANDS = {
     "make-drive": "zoo.cli.make_drive:make_drive",
     "snapshot": "zoo.cli.snapshot:snapshot",
     "encodings": "zoo.cli.encodings:encodings",
+    "advise": "zoo.cli.advise:advise",
 }
 
 # typer may carry click inside; its own class leads to the base of usage errors wherever that lives.
