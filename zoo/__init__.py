@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zoo.cards import card
     from zoo.convert import convert
     from zoo.coordinates import Coordinates
+    from zoo.diagnosis import doctor
     from zoo.encodings import encodings
     from zoo.interop import from_ultralytics, to_ultralytics
     from zoo.loading import load, save
@@ -37,6 +38,7 @@ _LAZY = {
     "advise": "zoo.advice",
     "card": "zoo.cards",
     "convert": "zoo.convert",
+    "doctor": "zoo.diagnosis",
     "encodings": "zoo.encodings",
     "from_ultralytics": "zoo.interop",
     "list_models": "zoo.registry",
@@ -64,6 +66,7 @@ __all__ = [
     "advise",
     "card",
     "convert",
+    "doctor",
     "encodings",
     "from_ultralytics",
     "list_models",

@@ -94,7 +94,7 @@ def advise(
                 "reasons": reasons,
                 "extend": extend,
                 "options_tried": _options_tried(name, answers),
-                "models": models_of(name, tokens)[:_MODELS],
+                "models": models_of(name, answers)[:_MODELS],
                 "commands": commands(name, extend, answers),
                 "source": known_of[name]["source"],
             }

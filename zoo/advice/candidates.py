@@ -44,7 +44,7 @@ def properties(name: str, answers: Mapping[str, Any]) -> dict[str, Any]:
     main = parts[-1]
     facts = FACTS[main]
     axes = load_rules()["tokens"][answers["tokens"]]["axes"]
-    models = models_of(name, answers["tokens"])
+    models = models_of(name, answers)
     side = facts.fast_side
     return {
         **facts_row(main),
@@ -70,13 +70,19 @@ def _takes(axes: str, count: int) -> bool:
     return not numbers or numbers[0] <= count <= numbers[-1]
 
 
-def models_of(encoding: str, tokens: str) -> list[dict[str, Any]]:
+def _facts_of(answers: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of the tokens, see `rules.yaml`."""
+    known = load_rules()["tokens"][answers["tokens"]]
+    return {**known, **known.get("invariant", {})} if answers["rotation"] == "invariant" else known
+
+
+def models_of(encoding: str, answers: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Registered models of an encoding for such tokens: with weights, then measured, then with a recipe first."""
-    known = {row["model"] for table in measured(tokens) for row in table["rows"]}
+    known = {row["model"] for table in measured(answers["tokens"]) for row in table["rows"]}
     found = []
-    for pattern in load_rules()["tokens"][tokens]["models"]:
+    for pattern in _facts_of(answers)["models"]:
         names = registry.list_models(pattern, encoding=encoding)
-        found += [entry for entry in map(registry.entry, names) if _has_tokens(entry, pattern)]
+        found += [entry for entry in map(registry.entry, names) if _has_facts_of(entry, pattern)]
     found.sort(key=lambda one: (_ORDER.index(one.weights), one.name not in known, one.command is None, one.parameters))
     return [
         {
@@ -91,7 +97,7 @@ def models_of(encoding: str, tokens: str) -> list[dict[str, Any]]:
     ]
 
 
-def _has_tokens(entry: registry.Entry, pattern: str) -> bool:
+def _has_facts_of(entry: registry.Entry, pattern: str) -> bool:
     """Whether a pattern for architectures meets that of the model, and not the end of a longer one (`video-vit`)."""
     return str(entry.config["architecture"]).startswith(pattern.strip("*-").split("-[")[0])
 
@@ -99,12 +105,12 @@ def _has_tokens(entry: registry.Entry, pattern: str) -> bool:
 def commands(encoding: str, extend: str | None, answers: Mapping[str, Any]) -> list[str]:
     """Command lines to begin with: to train (or run) a model of an encoding, and to measure it at other sizes."""
     tokens = answers["tokens"]
-    models = models_of(encoding, tokens)
+    models = models_of(encoding, answers)
     if answers["phase"] == "inference":
         lines = [f"zoo predict {model['name']} FILE" for model in models if model["weights"] == "embedded"][:1]
         return lines + [f"zoo card {model['name']}" for model in models if model["weights"] in ("hub", "release")][:1]
     known = [model["command"] for model in models if model["command"]][:1]
-    lines = [f"{command} --out OUT" for command in known or [_by_recipe(encoding, load_rules()["tokens"][tokens])]]
+    lines = [f"{command} --out OUT" for command in known or [_by_recipe(encoding, _facts_of(answers))]]
     if tokens == "grid" and answers["size"] == "changing":
         more = f" --extend {extend}" if extend else ""
         lines.append(f"zoo eval local-dir:OUT --data DIR --sizes 112,160,224{more}")
@@ -117,10 +123,11 @@ def _by_recipe(encoding: str, tokens: Mapping[str, Any]) -> str:
     from zoo.training.settings import read_settings
 
     _, recipe = read_settings(tokens["recipe"], built_in_recipes(), "recipe")
-    own = registry.entry(recipe["model"])
+    own = registry.entry(tokens.get("model", recipe["model"]))
     other = encoding.replace("+", "-") + own.name.removeprefix(own.encoding.replace("+", "-"))
     if other in registry.list_models(encoding=encoding):
         change = f"--model {other}"
     else:
-        change = f'--set "model_options={{encoding: {encoding}}}"'
+        base = "" if own.name == recipe["model"] else f"--model {own.name} "
+        change = f'{base}--set "model_options={{encoding: {encoding}}}"'
     return f"zoo train {tokens['recipe']} {change}" + (" --data DIR" if tokens.get("data", True) else "")

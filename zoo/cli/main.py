@@ -30,6 +30,7 @@ COMMANDS = {
     "snapshot": "zoo.cli.snapshot:snapshot",
     "encodings": "zoo.cli.encodings:encodings",
     "advise": "zoo.cli.advise:advise",
+    "doctor": "zoo.cli.doctor:doctor",
 }
 
 # typer may carry click inside; its own class leads to the base of usage errors wherever that lives.
