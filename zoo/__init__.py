@@ -48,7 +48,17 @@ _LAZY = {
     "save": "zoo.loading",
     "to_ultralytics": "zoo.interop",
 }
-_SUBMODULES = ("coordinates", "encodings", "interop", "kernels", "position_ids", "training", "viz")
+_SUBMODULES = (
+    "advice",
+    "coordinates",
+    "diagnosis",
+    "encodings",
+    "interop",
+    "kernels",
+    "position_ids",
+    "training",
+    "viz",
+)
 
 __all__ = [
     "Block",

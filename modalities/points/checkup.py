@@ -21,7 +21,7 @@ def layout(config: Mapping[str, Any]) -> Layout:
         edge, extent = float(model.get("spacing", 0.25)), None
         if data.normalise == "unit-box":
             extent = 2 / edge
-        shapes = ((model["dim"], model["num_heads"], model["head_dim"]),)
+        shapes: tuple[tuple[int, int, int], ...] = ((model["dim"], model["num_heads"], model["head_dim"]),)
         token = "nowhere"
     else:  # Patches along a curve reach as far as they do, and every stage has its own voxels.
         edge, extent, token = data.grid_size, None, None

@@ -43,11 +43,11 @@ def doctor(
     from zoo.errors import ConfigError
     from zoo.training.recipe import parse_overrides
 
-    sides = parse_sizes(size, "--size") or [None]
+    sides = parse_sizes(size, "--size") or []
     if len(sides) > 1:
         raise ConfigError("--size takes one size")
     changes: dict[str, Any] = read_data(str(data_config)) if data_config else {}
-    report = run(name, size=sides[0], data={**changes, **parse_overrides(settings or [])} or None)
+    report = run(name, size=sides[0] if sides else None, data={**changes, **parse_overrides(settings or [])} or None)
     if coordinates is not None:
         report["findings"] += _of_file(coordinates)
         report["errors"] = sum(finding["severity"] == "error" for finding in report["findings"])

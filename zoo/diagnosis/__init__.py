@@ -2,6 +2,6 @@
 
 from zoo.diagnosis.catalogue import CATALOGUE, SEVERITIES
 from zoo.diagnosis.coordinates import check_coordinates
-from zoo.diagnosis.doctor import doctor
+from zoo.diagnosis.examination import doctor
 
 __all__ = ["CATALOGUE", "SEVERITIES", "check_coordinates", "doctor"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from zoo.diagnosis.catalogue import Finding
 from zoo.diagnosis.measured import drop
+from zoo.diagnosis.rotary import LEARNED, ROTARY
 from zoo.diagnosis.setup import Setup, least_factor
 from zoo.encodings.facts import EXTENSIONS, FACTS
 
@@ -202,7 +203,7 @@ def check_places(setup: Setup) -> Iterator[Finding]:
     if setup.now.class_token == "origin" and setup.encoding != "none":
         yield Finding(
             "class-token-corner",
-            "warning" if larger or setup.fresh else "note",
+            "warning" if larger or "class_token_position" in setup.chosen else "note",
             "the class token is at the origin, in front of the first token"
             + (f", and the far corner moves away by {setup.ratio:.3g} times" if larger else ""),
             "keep it for released weights, which were trained so; in a model of your own set class_token_position to "
@@ -214,7 +215,8 @@ def check_places(setup: Setup) -> Iterator[Finding]:
         yield Finding("origin-differs", "warning", what, "set class_token_position as in training")
     if setup.before.origin != setup.now.origin and setup.encoding != "none":
         absolute = setup.token is not None or not FACTS[setup.attention].translation
-        from_origin = FACTS[setup.attention].kind in ("fold", "group") and setup.now.class_token is not None
+        unplaced = setup.attention in (*ROTARY, *LEARNED) and setup.now.class_token == "nowhere"  # So at the origin.
+        from_origin = setup.now.class_token == "origin" or unplaced
         severity = "error" if absolute else "warning" if from_origin else "note"
         what = f"coordinates count from {setup.before.origin} in training and from {setup.now.origin} now"
         yield Finding("origin-differs", severity, what, "set the origin as in training")

@@ -90,14 +90,13 @@ def _known(config: Mapping[str, Any]) -> dict[str, list[str]]:
         for name in registry.list_models(modality=str(key[0]))
         if registry.entry(name).config["architecture"] == key[1]
     ]
-    if names:  # Registered ones have every key.
+    if names:  # Registered ones have every key of a model.
         known["model"] = sorted({k for name in names for k in registry.entry(name).config["model"]})
-        known["data"] = sorted({k for name in names for k in registry.entry(name).config["data"]} | _MORE)
+        entry = registry.entry(names[0])
+        known["data"] = sorted(registry.architecture(entry.config).data_config(entry.config["data"]).to_dict())
+        if config["modality"] == "points":
+            known["data"].append("class_names")  # Of former files.
     return known
-
-
-# Keys of data that no registered model states: those that training writes, and one of former files.
-_MORE = {"dataset", "tokenizer", "class_names", "ignore_label"}
 
 
 def _unknown(key: str, part: str, known: list[str]) -> Finding:
@@ -129,12 +128,9 @@ def _recipe(named: str) -> Read:
     try:
         recipe = load_recipe(named)
     except ConfigError as error:
-        if "unknown key" in str(error):
-            found.findings.append(Finding("unknown-key", "error", str(error), "correct or remove the key"))
-            return found
         if str(error).startswith("no recipe"):
             raise
-        found.findings.append(Finding("recipe-refused", "error", str(error), "mend the value that is named"))
+        found.findings.append(Finding("recipe-refused", "error", str(error), "mend the key that is named"))
         return found
     found.recipe, found.fresh = recipe, not recipe.pretrained
     from zoo.sources import locate

@@ -9,9 +9,9 @@ from typing import Any
 from zoo.diagnosis.catalogue import Finding
 from zoo.diagnosis.measured import drop
 from zoo.diagnosis.setup import Setup
-from zoo.encodings import split_options
+from zoo.encodings import EXTENSION_OPTIONS, split_options
 
-__all__ = ["check_rotary", "frequencies"]
+__all__ = ["LEARNED", "ROTARY", "check_rotary", "frequencies"]
 
 # Encodings with learned frequencies, of which the configuration says nothing.
 LEARNED = ("comrope-ld", "liere", "rope-mixed", "string")
@@ -93,7 +93,8 @@ def check_rotary(setup: Setup) -> Iterator[Finding]:
     before, now = setup.before.extents, setup.now.extents
     if before is None or now is None:
         return
-    old_options = split_options(setup.encoding, setup.trained["model"].get("encoding_options"))[1]
+    old_options = split_options(setup.trained["model"]["encoding"], setup.trained["model"].get("encoding_options"))[1]
+    old_options = {key: value for key, value in old_options.items() if key not in EXTENSION_OPTIONS}  # Added later.
     for group in groups:
         shape = setup.now.shapes[0]
         old_extents, new_extents = (tuple(extents[axis] for axis in group) for extents in (before, now))
@@ -103,7 +104,8 @@ def check_rotary(setup: Setup) -> Iterator[Finding]:
         reach = [(setup.now.axes[a].name, before[a], now[a], setup.now.axes[a].step) for a in group]
         if name == "rope-1d":
             reach = [("the order of tokens", math.prod(old_extents), math.prod(new_extents), 1.0)]
-        yield from _still_and_fast(reach, new)
+        yield from _still(reach, new)
+        yield from _fast(reach, new)
         if name != "rope-normalised":  # An input always has the same extent to it.
             yield from _unseen(setup, reach, old, new)
 
@@ -139,17 +141,24 @@ Reach = list[tuple[str, float, float, float | None]]
 """Name, extent in training and in use, and step of what the frequencies are along."""
 
 
-def _still_and_fast(reach: Reach, speeds: list[list[float]]) -> Iterator[Finding]:
-    for (axis, _, extent, step), row in zip(reach, speeds, strict=True):
-        still = sum(speed * extent < 1 for speed in row)
-        if still > _STILL * len(row):
-            yield Finding(
-                "still-channels",
-                "warning",
-                f"along {axis} {still} of {len(row)} pairs turn by less than a radian over the extent of {extent:g}",
-                "lower the base: encoding_options={'base': 100} suits grids of 14 to 64 patches (weights have to be "
-                "trained with it)",
-            )
+def _still(reach: Reach, speeds: list[list[float]]) -> Iterator[Finding]:
+    """The axis with the most pairs that hardly turn, if these are too many."""
+    still = [sum(speed * now < 1 for speed in row) for (_, _, now, _), row in zip(reach, speeds, strict=True)]
+    axis = max(range(len(reach)), key=lambda a: still[a] / max(len(speeds[a]), 1))
+    if still[axis] > _STILL * len(speeds[axis]):
+        name, _, extent, _ = reach[axis]
+        yield Finding(
+            "still-channels",
+            "warning",
+            f"along {name} {still[axis]} of {len(speeds[axis])} pairs turn by less than a radian over the extent of "
+            f"{extent:g}",
+            "lower the base: encoding_options={'base': 100} suits grids of 14 to 64 patches (weights have to be "
+            "trained with it)",
+        )
+
+
+def _fast(reach: Reach, speeds: list[list[float]]) -> Iterator[Finding]:
+    for (axis, _, _, step), row in zip(reach, speeds, strict=True):
         if step is not None and row and max(row) * step > math.pi:
             yield Finding(
                 "aliased-frequencies",

@@ -74,7 +74,7 @@ class Setup:
         target: Configuration of the use.
         before: Where the tokens of training lie.
         now: Where those of the use lie.
-        fresh: There are no weights yet: what stands in the configuration is still free.
+        chosen: Keys of the model that a recipe sets by itself.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Setup:
     target: Mapping[str, Any]
     before: Layout
     now: Layout
-    fresh: bool = False
+    chosen: tuple[str, ...] = ()
 
     @property
     def encoding(self) -> str:

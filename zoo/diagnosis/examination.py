@@ -96,7 +96,8 @@ def _setup(found: Read) -> Setup | None:
         what = f"positions have {len(now.axes)} axes, in training {len(before.axes)}"
         found.findings.append(Finding("unit-differs", "error", what, "set coord_dim as in training"))
         return None
-    return Setup(found.name, found.trained, found.target, before, now, found.fresh)
+    chosen = () if found.recipe is None else tuple(found.recipe.model_options)
+    return Setup(found.name, found.trained, found.target, before, now, chosen)
 
 
 def _module(config: Mapping[str, Any]) -> Any:
