@@ -12,10 +12,11 @@ import pytest
 import zoo
 from zoo import advice, registry
 from zoo.advice import measurements, rules
-from zoo.advice.candidates import candidates, properties
+from zoo.advice.candidates import FOLD_RADIUS, candidates, properties
 from zoo.advice.rules import check_answers, check_rules, load_rules
 from zoo.cards import read_record
 from zoo.cli.main import main
+from zoo.encodings.quadratic import SAFE_RADIUS_16_BIT
 from zoo.errors import ConfigError
 from zoo.training.recipe import load_recipe, parse_overrides
 
@@ -126,6 +127,10 @@ def test_plain_kernels_leave_no_scores():
     assert {"alibi", "lookhere", "kerple", "table", "cpb"} <= set(names(found, "excluded"))
     assert "pape" in names(found)
     assert "pape" in names(zoo.advise("grid", kernel="plain", side=92), "excluded")
+    assert FOLD_RADIUS == SAFE_RADIUS_16_BIT
+    for tokens, side in (("line", 129), ("grid", 91), ("space-time", 74)):
+        for count, left in ((side, True), (side + 1, False)):
+            assert ("pape" in names(zoo.advise(tokens, kernel="plain", side=count))) == left
 
 
 def test_absolute_encodings_gain_with_landmarks():

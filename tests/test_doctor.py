@@ -126,7 +126,7 @@ def test_findings_say_everything():
         ("alibi-decoder-t-jsb", 16384, {("faded-slopes", "warning")}),
         ("learned-decoder-n-index", 65, {("short-table", "error")}),
         ("rope-decoder-t-jsb", 8192, {("unseen-angles", "warning")}),
-        ("pape-fusion-n-simdrive", (130, 352), {("size-refused", "error")}),
+        ("rope-fusion-n-simdrive", (130, 352), {("size-refused", "error")}),
     ],
 )
 def test_sizes(name, size, expected):
@@ -143,7 +143,7 @@ def test_sizes(name, size, expected):
         ("pape-ptv3-n-als3", {"grid_size": 0.5}, {("unit-differs", "error")}),
         ("pape-ptv3-n-als3", {"normalise": "none"}, {("origin-differs", "warning")}),
         ("pape-point-vit-n-modelnet10", {"normalise": "none"}, {("unit-differs", "error")}),
-        ("pape-fusion-n-simdrive", {"pillar_size": 0.9}, {("unit-differs", "error")}),
+        ("rope-fusion-n-simdrive", {"pillar_size": 0.9}, {("unit-differs", "error")}),
         ("pape-video-vit-n-imagenette-motion", {"frame_rate": 32.0}, set()),  # Its time is in seconds.
         ("pape-video-vit-n-imagenette-motion", {"frame_rate": None}, {("time-in-frames", "note")}),
         (

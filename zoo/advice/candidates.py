@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,8 @@ __all__ = ["candidates", "commands", "models_of", "properties"]
 
 # Learned numbers a layer beyond which an encoding counts as large: a twentieth of a layer of ViT-B (7.1 million).
 _MANY = 354_000
+# `zoo.encodings.quadratic.SAFE_RADIUS_16_BIT`, which imports torch: the largest sum over axes of (half extent)^2.
+FOLD_RADIUS = 4096.0
 _ORDER = ("embedded", "hub", "release", "none")
 
 
@@ -37,7 +40,8 @@ def properties(name: str, answers: Mapping[str, Any]) -> dict[str, Any]:
         The facts of `zoo encodings` (of a combination those of its attention encoding; `translation` and `rotation`
         where both parts have it), and `combined`, `token_part`, `axes_fit` (it takes coordinates of these tokens),
         `token_axes`, `ladder` (it has a frequency ladder, so that YaRN applies), `ablation`, `weights` (the best of
-        models for such tokens), `many_parameters`, `fast_side` and `beyond_fast` (the answer to `side` exceeds it).
+        models for such tokens), `many_parameters`, `fold_side` (tokens a side up to which a quadratic term folds into
+        q and k in 16 bit, on a grid of as many axes) and `beyond_fold` (the answer to `side` exceeds it).
     """
     token, attention = split_name(name)
     parts = [part for part in (token, attention) if part and (part != "none" or token is None)]
@@ -45,7 +49,7 @@ def properties(name: str, answers: Mapping[str, Any]) -> dict[str, Any]:
     facts = FACTS[main]
     axes = load_rules()["tokens"][answers["tokens"]]["axes"]
     models = models_of(name, answers)
-    side = facts.fast_side
+    side = None if facts.fast_side is None else _fold_side(axes)
     return {
         **facts_row(main),
         "name": name,
@@ -60,9 +64,14 @@ def properties(name: str, answers: Mapping[str, Any]) -> dict[str, Any]:
         "ablation": "ablation" in facts.source,
         "weights": models[0]["weights"] if models else "none",
         "many_parameters": facts_row(main)["parameters_vit_b16"] > _MANY,  # type: ignore[operator]
-        "fast_side": side,
-        "beyond_fast": side is not None and answers["side"] > side,
+        "fold_side": side,
+        "beyond_fold": side is not None and answers["side"] > side,
     }
+
+
+def _fold_side(axes: int) -> int:
+    """Tokens a side of the largest grid of so many axes on which a quadratic term folds."""
+    return int(2 * math.sqrt(FOLD_RADIUS / axes)) + 1
 
 
 def _takes(axes: str, count: int) -> bool:

@@ -14,7 +14,7 @@ __all__ = ["page_data"]
 def page_data() -> dict[str, Any]:
     """Questions, rules, tables, and the properties of every candidate for every kind of tokens, JSON-ready.
 
-    `properties` is by tokens, then by encoding; `beyond_fast` in it is for an unknown side (compare `fast_side`).
+    `properties` is by tokens, then by encoding; `beyond_fold` in it is for an unknown side (compare `fold_side`).
     """
     rules = load_rules()
     return {

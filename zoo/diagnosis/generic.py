@@ -107,15 +107,17 @@ def _slopes(setup: Setup) -> list[float]:
 
 
 def _quadratic(setup: Setup, extents: tuple[float, ...]) -> Iterator[Finding]:
-    from zoo.encodings.quadratic import SAFE_RADIUS_16_BIT
+    from zoo.encodings.quadratic import SAFE_RADIUS_16_BIT, SAFE_RADIUS_BFLOAT16_INEXACT
 
-    radius = sum(((extent - 1) / 2) ** 2 for extent in extents)
-    if radius > SAFE_RADIUS_16_BIT:
+    on_grid = setup.now.on_grid
+    radius = sum(((extent - on_grid) / 2) ** 2 for extent in extents)  # Of a grid between the outer tokens.
+    limit = SAFE_RADIUS_16_BIT if on_grid else SAFE_RADIUS_BFLOAT16_INEXACT
+    if radius > limit:
         yield Finding(
             "slow-extent",
             "note",
-            f"the sum over axes of (half extent)^2 is {radius:,.0f}; kernels in 16 bit fold up to "
-            f"{SAFE_RADIUS_16_BIT:,.0f}",
+            f"the sum over axes of (half extent)^2 is {radius:,.0f}; kernels in {'16 bit' if on_grid else 'bfloat16'} "
+            f"fold up to {limit:,.0f}",
             "nothing, on CUDA with Triton; elsewhere run in float32 where it fits, or expect it to be slower "
             '(print(zoo.kernels.explain("pape", tokens=...)) says which kernel runs)',
         )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from zoo.diagnosis.setup import Setup
+from zoo.encodings import EXTENSION_OPTIONS
+from zoo.network_sizes import ENCODING_OPTIONS
 
 __all__ = ["drop"]
 
@@ -34,6 +38,13 @@ def drop(setup: Setup, extend: str | None) -> tuple[str, str]:
         f"; on Imagenette we measured {table['metric']} to go from {trained[0]:.1f} to {last['value']:.1f} at "
         f"{last['times']:.1f} times the trained extent"
     )
+    if _without_extension(setup) != ENCODING_OPTIONS.get(setup.encoding, {}):
+        return f"{words}, with the default options", "warning"
     if setup.target["modality"] != "image":
         return words, "warning"
     return words, "error" if last["value"] < trained[0] / 2 else "note" if lost < 3 else "warning"
+
+
+def _without_extension(setup: Setup) -> dict[str, Any]:
+    options = {**setup.token_options, **setup.options}
+    return {key: value for key, value in options.items() if key not in EXTENSION_OPTIONS}

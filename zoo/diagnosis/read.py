@@ -55,7 +55,9 @@ def read(named: str) -> Read:
     """
     from zoo.training.recipe import built_in_recipes
 
-    if named.endswith((".yaml", ".yml")) or (named in built_in_recipes() and named not in registry.list_models()):
+    if named in registry.list_models():
+        return _config(named, registry.entry(named).new_config())
+    if named.endswith((".yaml", ".yml")) or named in built_in_recipes():
         return _recipe(named)
     path = Path(named)
     if named.startswith("local-dir:"):
