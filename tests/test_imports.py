@@ -34,6 +34,9 @@ LIGHT = {
     "zoo --help": COMMAND.format(argv=["--help"]),
     "zoo list": COMMAND.format(argv=["list"]),
     "zoo card": COMMAND.format(argv=["card", "pape-vit-t-imagenette"]),
+    "zoo advise --help": COMMAND.format(argv=["advise", "--help"]),
+    "zoo advise": COMMAND.format(argv=["advise", "--tokens", "grid"]),
+    "zoo doctor --help": COMMAND.format(argv=["doctor", "--help"]),
     "zoo encodings": COMMAND.format(argv=["encodings"]),
     "zoo predict --help": COMMAND.format(argv=["predict", "--help"]),
 }

@@ -14,10 +14,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from zoo.adapt import adapt
+    from zoo.advice import advise
     from zoo.attention import CoordinateAttention
     from zoo.cards import card
     from zoo.convert import convert
     from zoo.coordinates import Coordinates
+    from zoo.diagnosis import doctor
     from zoo.encodings import encodings
     from zoo.interop import from_ultralytics, to_ultralytics
     from zoo.loading import load, save
@@ -33,8 +35,10 @@ _LAZY = {
     "Coordinates": "zoo.coordinates",
     "Encoder": "zoo.transformer",
     "adapt": "zoo.adapt",
+    "advise": "zoo.advice",
     "card": "zoo.cards",
     "convert": "zoo.convert",
+    "doctor": "zoo.diagnosis",
     "encodings": "zoo.encodings",
     "from_ultralytics": "zoo.interop",
     "list_models": "zoo.registry",
@@ -44,7 +48,17 @@ _LAZY = {
     "save": "zoo.loading",
     "to_ultralytics": "zoo.interop",
 }
-_SUBMODULES = ("coordinates", "encodings", "interop", "kernels", "position_ids", "training", "viz")
+_SUBMODULES = (
+    "advice",
+    "coordinates",
+    "diagnosis",
+    "encodings",
+    "interop",
+    "kernels",
+    "position_ids",
+    "training",
+    "viz",
+)
 
 __all__ = [
     "Block",
@@ -59,8 +73,10 @@ __all__ = [
     "ZooError",
     "__version__",
     "adapt",
+    "advise",
     "card",
     "convert",
+    "doctor",
     "encodings",
     "from_ultralytics",
     "list_models",

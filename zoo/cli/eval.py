@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["eval_"]
+__all__ = ["eval_", "parse_sizes"]
 
 
 _MOST_CLASSES = 10  # That a table shows.
@@ -121,7 +121,7 @@ def eval_(
     larger, or at other frame rates; detectors of driving scenes by the metrics of nuScenes; decoders by the negative
     log-likelihood of tokens, and as long as in training and longer.
     """
-    sides, number = _parse_sizes(sizes), _parse_factor(factor, extend)
+    sides, number = parse_sizes(sizes), _parse_factor(factor, extend)
 
     import torch
 
@@ -171,7 +171,12 @@ def _own_settings(owner: str, modality: str, **settings: Any) -> dict[str, Any]:
     return given
 
 
-def _parse_sizes(text: str | None) -> list[int | tuple[int, int]] | None:
+def parse_sizes(text: str | None, option: str = "--sizes") -> list[int | tuple[int, int]] | None:
+    """Sizes of an option: whole numbers, and heights x widths.
+
+    Raises:
+        ConfigError: If it holds anything else.
+    """
     from zoo.errors import ConfigError
 
     if text is None:
@@ -180,10 +185,10 @@ def _parse_sizes(text: str | None) -> list[int | tuple[int, int]] | None:
     for part in filter(None, map(str.strip, text.split(","))):
         sides = part.split("x")
         if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
-            raise ConfigError(f"--sizes takes whole numbers such as 112,224 or 480x640, got {text!r}")
+            raise ConfigError(f"{option} takes whole numbers such as 112,224 or 480x640, got {text!r}")
         found.append((int(sides[0]), int(sides[1])) if len(sides) == 2 else int(sides[0]))
     if not found:
-        raise ConfigError(f"--sizes takes whole numbers such as 112,224 or 480x640, got {text!r}")
+        raise ConfigError(f"{option} takes whole numbers such as 112,224 or 480x640, got {text!r}")
     return found
 
 

@@ -30,6 +30,8 @@ COMMANDS = {
     "make-drive": "zoo.cli.make_drive:make_drive",
     "snapshot": "zoo.cli.snapshot:snapshot",
     "encodings": "zoo.cli.encodings:encodings",
+    "advise": "zoo.cli.advise:advise",
+    "doctor": "zoo.cli.doctor:doctor",
 }
 
 # typer may carry click inside; its own class leads to the base of usage errors wherever that lives.
