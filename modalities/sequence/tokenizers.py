@@ -5,8 +5,9 @@ All are small, exact and reversible; a model's configuration holds its tokenizer
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,11 +43,13 @@ class Tokenizer(ABC):
 
     Attributes:
         kind: Its name in `TOKENIZERS`.
+        SETTINGS: Keys of `to_dict` besides the kind: arguments of the constructor.
         vocab_size: Number of tokens; ids are 0 .. vocab_size - 1.
         start: Id of the token that begins a piece, or `None` where there is none. It is read, never predicted.
     """
 
     kind: ClassVar[str]
+    SETTINGS: ClassVar[frozenset[str]] = frozenset()
     vocab_size: int
     start: int | None = None
 
@@ -102,6 +105,7 @@ class CharTokenizer(Tokenizer):
     """
 
     kind = "characters"
+    SETTINGS = frozenset({"characters"})
 
     def __init__(self, characters: str) -> None:
         if not isinstance(characters, str) or not 1 <= len(characters) <= _MOST_CHARACTERS:
@@ -278,6 +282,13 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
 }
 
 
+# Kind -> "module:class" of those that need more.
+_ELSEWHERE = {
+    "bpe": "modalities.sequence.bpe:BpeTokenizer",
+    "performance": "modalities.sequence.performance:PerformanceTokenizer",
+}
+
+
 def tokenizer_from_dict(values: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer that `Tokenizer.to_dict` described.
 
@@ -285,11 +296,16 @@ def tokenizer_from_dict(values: Mapping[str, Any]) -> Tokenizer:
         ConfigError: If it is not known, or its settings are not right.
     """
     kind = values.get("kind") if isinstance(values, Mapping) else None
-    if not isinstance(kind, str) or kind not in TOKENIZERS:
-        raise ConfigError(f"no tokenizer {kind!r:.60}; there are {', '.join(TOKENIZERS)}")
+    if not isinstance(kind, str) or kind not in (*TOKENIZERS, *_ELSEWHERE):
+        raise ConfigError(f"no tokenizer {kind!r:.60}; there are {', '.join((*TOKENIZERS, *_ELSEWHERE))}")
+    made = TOKENIZERS.get(kind)
+    if made is None:
+        module, name = _ELSEWHERE[kind].split(":")
+        found: type[Tokenizer] = getattr(importlib.import_module(module), name)
+        made = found
     settings = {key: value for key, value in values.items() if key != "kind"}
-    expected = {"characters"} if TOKENIZERS[kind] is CharTokenizer else set()
-    if settings.keys() != expected:
-        found: Iterable[str] = sorted(map(str, settings))
-        raise ConfigError(f"tokenizer {kind!r} has settings {sorted(expected)}, got {list(found)!r:.80}")
-    return TOKENIZERS[kind](**settings)
+    if settings.keys() != made.SETTINGS:
+        raise ConfigError(
+            f"tokenizer {kind!r} has settings {sorted(made.SETTINGS)}, got {sorted(map(str, settings))!r:.80}"
+        )
+    return made(**settings)

@@ -28,6 +28,7 @@ COMMANDS = {
     "bench": "zoo.cli.bench:bench",
     "make-canvas": "zoo.cli.make_canvas:make_canvas",
     "make-drive": "zoo.cli.make_drive:make_drive",
+    "make-tokens": "zoo.cli.make_tokens:make_tokens",
     "snapshot": "zoo.cli.snapshot:snapshot",
     "encodings": "zoo.cli.encodings:encodings",
     "advise": "zoo.cli.advise:advise",

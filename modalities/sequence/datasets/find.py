@@ -11,6 +11,7 @@ from modalities.sequence.datasets.base import SequenceSet
 from modalities.sequence.datasets.files import CHORALES, FASTA, SPLITS, chorales, dna, rolls, text
 from modalities.sequence.datasets.indexing import IndirectIndexing
 from modalities.sequence.datasets.made import MadeUp
+from modalities.sequence.datasets.packed import META, packed
 from modalities.sequence.datasets.pictures import PictureQuestions
 from modalities.sequence.datasets.text2d import ColumnMaxima, LineCopy
 from modalities.sequence.tokenizers import Tokenizer
@@ -25,6 +26,7 @@ _FILES: dict[str, tuple[Callable[..., SequenceSet], tuple[str, ...]]] = {
     "jsb-roll": (rolls, SPLITS),
     "text": (text, ("train", "validation")),
     "dna": (dna, ("train", "test")),
+    "tokens": (packed, SPLITS),
 }
 MADE_UP: dict[str, type[MadeUp]] = {
     cls.name: cls for cls in (IndirectIndexing, LineCopy, ColumnMaxima, PictureQuestions)
@@ -46,11 +48,16 @@ def dataset_at(data: str | os.PathLike[str]) -> str:
     """
     path = Path(data)
     names = [path.name] if path.is_file() else [found.name for found in path.glob("*")]
+    if META in names:
+        return "tokens"
     ends = {"jsb": (CHORALES,), "text": (".txt",), "dna": FASTA}
     found = [dataset for dataset, suffixes in ends.items() if any(name.endswith(suffixes) for name in names)]
     if len(found) != 1:
         what = ", ".join(MADE_UP)
-        raise ConfigError(f"{path}: expected one of jsb_chorales.npz, a text (.txt), a FASTA file, or one of {what}")
+        raise ConfigError(
+            f"{path}: expected one of jsb_chorales.npz, a text (.txt), a FASTA file, a folder of `zoo make-tokens`, or "
+            f"one of {what}"
+        )
     return found[0]
 
 

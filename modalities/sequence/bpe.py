@@ -1,0 +1,168 @@
+"""Byte-pair encoding of text, such as that of GPT-2, through the library `tokenizers` (extra `text`).
+
+Its tables are a file of a megabyte or more, which neither a configuration nor this package holds: the file is named by
+its SHA-256, and whoever wants text in or out says where it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from modalities.sequence.tokenizers import Tokenizer
+from zoo.errors import ConfigError, DataError, require
+
+__all__ = ["ENVIRONMENT", "BpeTokenizer", "read_bpe"]
+
+ENVIRONMENT = "ZOO_TOKENIZER"
+"""Environment variable with the path of the file."""
+
+END = "<|endoftext|>"
+"""What ends a document, as in GPT-2."""
+
+_MOST_BYTES = 1 << 28
+_WHERE = "the file of GPT-2 is tokenizer.json of huggingface.co/openai-community/gpt2"
+
+
+class BpeTokenizer(Tokenizer):
+    """One token per piece of a learned vocabulary; the file that holds it is read when it is needed.
+
+    Args:
+        sha256: Of the `tokenizer.json`.
+        vocab_size: Number of tokens.
+        end: Id of the token that ends a document.
+
+    Raises:
+        ConfigError: If a value cannot be used.
+    """
+
+    kind = "bpe"
+    SETTINGS = frozenset({"sha256", "vocab_size", "end"})
+
+    def __init__(self, sha256: str, vocab_size: int, end: int) -> None:
+        if not isinstance(sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", sha256):
+            raise ConfigError(f"tokenizer bpe: sha256 must be 64 hexadecimal digits, got {sha256!r:.80}")
+        if type(vocab_size) is not int or type(end) is not int or not 0 <= end < vocab_size <= 1 << 24:
+            raise ConfigError(
+                f"tokenizer bpe: end must be a token of vocab_size, got {end!r:.40} of {vocab_size!r:.40}"
+            )
+        self.sha256, self.vocab_size, self.end = sha256, vocab_size, end
+        self._loaded: Any = None
+
+    def encode(self, value: str) -> np.ndarray:
+        """See `Tokenizer.encode`.
+
+        Raises:
+            ConfigError: If the file is not at hand.
+        """
+        return self.encode_many([value])[0]
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Token ids of several texts, on all cores; see `encode`."""
+        for text in texts:
+            if not isinstance(text, str):
+                raise DataError(f"expected text, got a {type(text).__name__}")
+            if not text.isascii():
+                try:
+                    text.encode()
+                except UnicodeEncodeError as error:
+                    raise DataError(f"text that is not Unicode ({error.reason}) has no tokens") from None
+        encoded = self._backend().encode_batch(list(texts), add_special_tokens=False)
+        return [np.asarray(one.ids, dtype=np.int64) for one in encoded]
+
+    def decode(self, ids: Any) -> str:
+        """See `Tokenizer.decode`; bytes that are no UTF-8 become the replacement character."""
+        return str(self._backend().decode(self._checked(ids).tolist(), skip_special_tokens=False))
+
+    def to_dict(self) -> dict[str, Any]:
+        """With what names the file."""
+        return {"kind": self.kind, "sha256": self.sha256, "vocab_size": self.vocab_size, "end": self.end}
+
+    def _backend(self) -> Any:
+        if self._loaded is None:
+            stated = os.environ.get(ENVIRONMENT)
+            if not stated:
+                raise ConfigError(
+                    f"the tokenizer is a file that is not part of the model: set {ENVIRONMENT} to the tokenizer.json "
+                    f"with sha256 {self.sha256[:12]}... ({_WHERE})"
+                )
+            text = _read(Path(stated).expanduser())
+            if _sha256(text) != self.sha256:
+                raise ConfigError(f"{stated}: not the tokenizer of this model, whose sha256 is {self.sha256[:12]}...")
+            self._loaded = _parsed(text, stated)
+        return self._loaded
+
+
+def read_bpe(path: str | os.PathLike[str]) -> tuple[BpeTokenizer, str]:
+    """Reads a tokenizer.
+
+    Args:
+        path: A `tokenizer.json`, or a folder with one or with `vocab.json` and `merges.txt`, as GPT-2 was published.
+
+    Returns:
+        The tokenizer, and the content of its `tokenizer.json`.
+
+    Raises:
+        ConfigError: If there is none, or it has no token that ends documents.
+        MissingDependencyError: If the library is not installed.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir() and not (path / "tokenizer.json").exists() and (path / "vocab.json").exists():
+        text = _from_tables(path / "vocab.json", path / "merges.txt")
+    else:
+        text = _read(path / "tokenizer.json" if path.is_dir() else path)
+    backend = _parsed(text, str(path))
+    end = backend.token_to_id(END)
+    if end is None:
+        raise ConfigError(f"{path}: no token {END}, which ends a document")
+    tokenizer = BpeTokenizer(_sha256(text), backend.get_vocab_size(with_added_tokens=True), end)
+    tokenizer._loaded = backend
+    return tokenizer, text
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ConfigError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, so no tokenizer")
+        return path.read_bytes().decode()
+    except FileNotFoundError:
+        raise ConfigError(f"no tokenizer at {path}; {_WHERE}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a readable tokenizer ({error})") from error
+
+
+def _parsed(text: str, where: str) -> Any:
+    tokenizers = require("tokenizers", "text")
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # The library raises `Exception` itself.
+        raise ConfigError(f"{where}: not a tokenizer ({' '.join(str(error).split()):.120})") from error
+
+
+def _from_tables(vocabulary: Path, merges: Path) -> str:
+    """The `tokenizer.json` of a vocabulary and its merges, split into pieces as GPT-2 does."""
+    tokenizers = require("tokenizers", "text")
+    for path in (vocabulary, merges):
+        if not path.is_file():
+            raise ConfigError(f"no {path.name} in {path.parent}")
+    try:
+        backend = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(vocabulary), str(merges)))
+    except Exception as error:
+        raise ConfigError(
+            f"{vocabulary.parent}: no tables of a tokenizer ({' '.join(str(error).split()):.120})"
+        ) from error
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    if backend.token_to_id(END) is not None:
+        backend.add_special_tokens([END])
+    return str(backend.to_str())
