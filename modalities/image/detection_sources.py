@@ -21,9 +21,9 @@ from modalities.image.sources import (
     parquet_files,
     read_file,
     source_name,
-    split_names,
     stamps_sha256,
 )
+from zoo.class_folders import split_names
 from zoo.errors import DataError
 
 __all__ = ["BoxedItem", "CocoSource", "Objects", "ParquetBoxes", "open_boxed_source"]
@@ -65,7 +65,8 @@ def open_boxed_source(data: Path, split: str, *, category_ids: bool = False) -> 
     Args:
         data: A folder with `<split>.parquet` (or `<split>-*.parquet`); or with `annotations/instances_<split>*.json`,
             `instances_<split>*.json` or `<split>/_annotations.coco.json`, and the pictures in `<split>*/`,
-            `images/<split>*/`, `images/` or beside the annotations; or such a file itself.
+            `images/<split>*/`, `images/` or beside the annotations; or with the `data.yaml` of YOLO's layout; or such a
+            file itself.
         split: Name of the split.
         category_ids: Labels are the category ids of COCO annotations as they are, with unused ones between, and not
             the categories numbered from 0 without gaps.
@@ -77,6 +78,10 @@ def open_boxed_source(data: Path, split: str, *, category_ids: bool = False) -> 
         if category_ids:
             raise DataError(f"{data}: category_ids is for COCO annotations; a Parquet file has labels alone")
         return ParquetBoxes(files, source_name(data))
+    from modalities.image.yolo_source import YoloSource, find_yaml
+
+    if (yaml := find_yaml(data)) is not None:
+        return YoloSource(yaml, source_name(data), split)
     if data.is_file():
         return CocoSource(data, source_name(data), category_ids=category_ids)
     for name in split_names(split):
@@ -91,8 +96,8 @@ def open_boxed_source(data: Path, split: str, *, category_ids: bool = False) -> 
             if found:
                 return CocoSource(found[0], source_name(data), category_ids=category_ids)
     raise DataError(
-        f"{data}: no split {split!r}; expected {split}.parquet (columns image, boxes, labels) or COCO's "
-        f"annotations/instances_{split}*.json with pictures in {split}*/"
+        f"{data}: no split {split!r}; expected {split}.parquet (columns image, boxes, labels), COCO's "
+        f"annotations/instances_{split}*.json with pictures in {split}*/, or YOLO's data.yaml"
     )
 
 

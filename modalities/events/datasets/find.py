@@ -8,13 +8,19 @@ from typing import Any
 
 from modalities.events.datasets.base import ClipSet, SceneSet
 from modalities.events.datasets.dvsgesture import LISTS, DvsGesture
+from modalities.events.datasets.folders import SUFFIXES, EventFolders
 from modalities.events.datasets.nmnist import NMNIST
 from modalities.events.datasets.prophesee import KINDS, BoxedRecordings, kind_of
+from zoo.class_folders import holds_classes
 from zoo.errors import ConfigError, DataError
 
 __all__ = ["CLIPS", "DATASETS", "open_clips", "open_dataset", "open_scenes"]
 
-CLIPS: dict[str, type[NMNIST] | type[DvsGesture]] = {"nmnist": NMNIST, "dvsgesture": DvsGesture}
+CLIPS: dict[str, type[NMNIST] | type[DvsGesture] | type[EventFolders]] = {
+    "nmnist": NMNIST,
+    "dvsgesture": DvsGesture,
+    "folders": EventFolders,
+}
 DATASETS = (*CLIPS, *KINDS)
 
 
@@ -48,7 +54,7 @@ def open_dataset(
 def open_clips(data: str | os.PathLike[str], split: str, dataset: str = "auto", *, errors: str = "raise") -> ClipSet:
     """Opens one split of a data set for classification; see `open_dataset`."""
     opened = open_dataset(data, split, dataset, errors=errors)
-    if not isinstance(opened, (NMNIST, DvsGesture)):
+    if not isinstance(opened, (NMNIST, DvsGesture, EventFolders)):
         raise DataError(f"{data}: recordings with boxes; a classifier needs one of {', '.join(CLIPS)}")
     return opened
 
@@ -69,9 +75,11 @@ def _looks_like(root: Path) -> str:
     if any((root / name).is_file() for name in LISTS.values()):
         return "dvsgesture"
     kind = kind_of(root)
+    if kind is None and holds_classes(root, SUFFIXES):
+        return "folders"
     if kind is None:
         raise DataError(
             f"{root}: no known layout; expected Train/<digit>/*.bin (nmnist), trials_to_train.txt (dvsgesture), or "
-            "train/*_td.dat with *_bbox.npy (gen1, 1mpx)"
+            "train/*_td.dat with *_bbox.npy (gen1, 1mpx), or <class>/<recordings>, also in train/ (folders)"
         )
     return kind

@@ -7,14 +7,17 @@ from pathlib import Path
 
 from modalities.video.datasets import hmdb51, ucf101
 from modalities.video.datasets.base import VideoSet
+from modalities.video.datasets.folders import VideoFolders
 from modalities.video.datasets.hmdb51 import HMDB51
 from modalities.video.datasets.kinetics import Kinetics, table_of
 from modalities.video.datasets.ucf101 import UCF101
+from zoo.class_folders import holds_classes
 from zoo.errors import ConfigError, DataError
+from zoo.reading import VIDEO_SUFFIXES
 
 __all__ = ["DATASETS", "open_videos"]
 
-DATASETS = ("ucf101", "hmdb51", "kinetics")
+DATASETS = ("ucf101", "hmdb51", "kinetics", "folders")
 
 
 def open_videos(
@@ -50,7 +53,7 @@ def open_videos(
         return UCF101(root, split, fold=fold, validation=validation, errors=errors)
     if found == "hmdb51":
         return HMDB51(root, split, fold=fold, errors=errors)
-    return Kinetics(root, split, errors=errors)
+    return (VideoFolders if found == "folders" else Kinetics)(root, split, errors=errors)
 
 
 def _looks_like(root: Path) -> str:
@@ -60,7 +63,9 @@ def _looks_like(root: Path) -> str:
         return "hmdb51"
     if any(table_of(root, split) for split in ("train", "val", "test")):
         return "kinetics"
+    if holds_classes(root, VIDEO_SUFFIXES):
+        return "folders"
     raise DataError(
         f"{root}: no known layout; expected ucfTrainTestlist/classInd.txt (ucf101), testTrainMulti_7030_splits/ "
-        "(hmdb51), or train.csv, val.csv or test.csv (kinetics)"
+        "(hmdb51), train.csv, val.csv or test.csv (kinetics), or <class>/<videos>, also in train/ (folders)"
     )
