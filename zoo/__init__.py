@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zoo.convert import convert
     from zoo.coordinates import Coordinates
     from zoo.encodings import encodings
+    from zoo.finetune import finetune
     from zoo.interop import from_ultralytics, to_ultralytics
     from zoo.loading import load, save
     from zoo.predict import predictor
@@ -36,6 +37,7 @@ _LAZY = {
     "card": "zoo.cards",
     "convert": "zoo.convert",
     "encodings": "zoo.encodings",
+    "finetune": "zoo.finetune",
     "from_ultralytics": "zoo.interop",
     "list_models": "zoo.registry",
     "load": "zoo.loading",
@@ -44,7 +46,7 @@ _LAZY = {
     "save": "zoo.loading",
     "to_ultralytics": "zoo.interop",
 }
-_SUBMODULES = ("coordinates", "encodings", "interop", "kernels", "position_ids", "training", "viz")
+_SUBMODULES = ("coordinates", "encodings", "finetune", "interop", "kernels", "position_ids", "training", "viz")
 
 __all__ = [
     "Block",
@@ -62,6 +64,7 @@ __all__ = [
     "card",
     "convert",
     "encodings",
+    "finetune",
     "from_ultralytics",
     "list_models",
     "load",

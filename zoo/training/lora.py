@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from types import ModuleType
 
 from torch import nn
 
 from zoo.errors import ConfigError, require
 from zoo.training.head_first import head_names
 
-__all__ = ["add_lora", "lora_targets", "merge_lora"]
+__all__ = ["add_lora", "lora_targets", "merge_lora", "require_lora"]
 
 # The linear layers of attention and MLP; others are read by encodings as weights, which an adapter would be blind to.
 _TARGETS = re.compile(r"(^|\.)(qkv|proj|fc1|fc2)$")
@@ -25,6 +26,15 @@ def lora_targets(model: nn.Module) -> list[str]:
     ]
 
 
+def require_lora() -> ModuleType:
+    """The package peft.
+
+    Raises:
+        MissingDependencyError: If it is not installed.
+    """
+    return require("peft", extra="lora")
+
+
 def add_lora(model: nn.Module, rank: int) -> None:
     """Freezes a model but for its head, and gives the linear layers of its blocks adapters of a rank, in place.
 
@@ -36,7 +46,7 @@ def add_lora(model: nn.Module, rank: int) -> None:
         MissingDependencyError: If peft is not installed.
         ConfigError: If the model has no such layers.
     """
-    peft = require("peft", extra="lora")
+    peft = require_lora()
     targets, head = lora_targets(model), head_names(model)
     if not targets:
         raise ConfigError("lora: the model has no linear layers of attention or MLP to adapt")

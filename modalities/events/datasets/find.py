@@ -14,7 +14,7 @@ from modalities.events.datasets.prophesee import KINDS, BoxedRecordings, kind_of
 from zoo.class_folders import holds_classes
 from zoo.errors import ConfigError, DataError
 
-__all__ = ["CLIPS", "DATASETS", "open_clips", "open_dataset", "open_scenes"]
+__all__ = ["CLIPS", "DATASETS", "dataset_at", "open_clips", "open_dataset", "open_scenes"]
 
 CLIPS: dict[str, type[NMNIST] | type[DvsGesture] | type[EventFolders]] = {
     "nmnist": NMNIST,
@@ -45,7 +45,12 @@ def open_dataset(
         raise ConfigError(f"dataset must be auto or one of {', '.join(DATASETS)}, not {dataset!r}")
     if not root.exists():
         raise DataError(f"no such data: {root}")
-    found = _looks_like(root) if dataset == "auto" else dataset
+    found = dataset_at(root) if dataset == "auto" else dataset
+    if found is None:
+        raise DataError(
+            f"{root}: no known layout; expected Train/<digit>/*.bin (nmnist), trials_to_train.txt (dvsgesture), "
+            "train/*_td.dat with *_bbox.npy (gen1, 1mpx), or <class>/<recordings>, also in train/ (folders)"
+        )
     if found in KINDS:
         return BoxedRecordings(root, split, kind=found, errors=errors, **window)
     return CLIPS[found](root, split, errors=errors)
@@ -69,17 +74,11 @@ def open_scenes(
     return opened
 
 
-def _looks_like(root: Path) -> str:
+def dataset_at(root: Path) -> str | None:
+    """The data set that a folder or archive looks like, or `None`."""
     if root.is_file() or (root / "Train").is_dir() or (root / "Test").is_dir():
         return "nmnist"
     if any((root / name).is_file() for name in LISTS.values()):
         return "dvsgesture"
     kind = kind_of(root)
-    if kind is None and holds_classes(root, SUFFIXES):
-        return "folders"
-    if kind is None:
-        raise DataError(
-            f"{root}: no known layout; expected Train/<digit>/*.bin (nmnist), trials_to_train.txt (dvsgesture), or "
-            "train/*_td.dat with *_bbox.npy (gen1, 1mpx), or <class>/<recordings>, also in train/ (folders)"
-        )
-    return kind
+    return "folders" if kind is None and holds_classes(root, SUFFIXES) else kind

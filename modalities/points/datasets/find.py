@@ -17,7 +17,7 @@ from zoo.class_folders import holds_classes
 from zoo.errors import ConfigError, DataError
 from zoo.npy import read_members
 
-__all__ = ["DATASETS", "open_dataset"]
+__all__ = ["DATASETS", "dataset_at", "open_dataset"]
 
 DATASETS: dict[str, Callable[..., Any]] = {
     "modelnet": ModelNetMeshes,
@@ -74,6 +74,15 @@ def open_dataset(
     except TypeError as error:
         raise ConfigError(f"{kind}: an option it does not have ({error})") from error
     return opened
+
+
+def dataset_at(data: Path) -> str | None:
+    """The data set that a folder or file looks like, or `None`."""
+    root = data.expanduser()
+    try:
+        return _looks_like(_one_file(root)) if root.exists() else None
+    except DataError:
+        return None
 
 
 def _one_file(root: Path) -> Path:
