@@ -6,10 +6,11 @@
     python examples/bccd_cells.py probe CELLS              # a linear classifier on the pixels, same cells
 
 BCCD is a folder with train.parquet, validation.parquet and test.parquet: pictures with boxes of red cells (RBC), white
-cells (WBC) and platelets. A cell is the square around its box, a quarter larger than the longer side, moved inside of
-the picture where it reaches beyond, and resized to 112 x 112 px. Training cells come from the training pictures, test
-cells (150 of each class) from those of validation and test, without one that shows nearly the same field as a training
-picture (BloodImage_00037). Cells are drawn by a seed.
+cells (WBC) and platelets. A cell is the square around its box, of twice the longer side, moved inside of the picture
+where it reaches beyond, and resized to 112 x 112 px: cells of all classes are as large, with their neighbours around.
+The closer the crop, the more raw pixels are worth: --context 1.25 cuts most of the neighbours off. Training cells come
+from the training pictures, test cells (150 of each class) from those of validation and test, without one that shows
+nearly the same field as a training picture (BloodImage_00037). Cells are drawn by a seed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from PIL import Image
 
 CLASSES = ("RBC", "WBC", "Platelets")
 LEFT_OUT = "BloodImage_00037"
-CONTEXT = 1.25  # side of a crop over the longer side of the box
+CONTEXT = 2.0  # side of a crop over the longer side of the box
 SIDE = 112
 TEST_PER_CLASS = 150
 
@@ -45,10 +46,10 @@ def boxes_of(data: Path, splits: tuple[str, ...]) -> list[list[Box]]:
     return found
 
 
-def crop_cell(picture: bytes, box: list[float]) -> Image.Image:
+def crop_cell(picture: bytes, box: list[float], context: float = CONTEXT) -> Image.Image:
     """The square around a box."""
     image = Image.open(io.BytesIO(picture)).convert("RGB")
-    side = min(CONTEXT * max(box[2] - box[0], box[3] - box[1]), *image.size)
+    side = min(context * max(box[2] - box[0], box[3] - box[1]), *image.size)
     left, top = (
         min(max((low + high) / 2 - side / 2, 0), whole - side)
         for low, high, whole in ((box[0], box[2], image.width), (box[1], box[3], image.height))
@@ -57,7 +58,7 @@ def crop_cell(picture: bytes, box: list[float]) -> Image.Image:
     return image.crop(corners).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
 
 
-def crop(data: Path, out: Path, count: int, seed: int) -> None:
+def crop(data: Path, out: Path, count: int, seed: int, context: float) -> None:
     """Writes OUT/train/CLASS/*.png and OUT/test/CLASS/*.png."""
     generator = np.random.default_rng(seed)
     per_class = [count // 3 + (number < count % 3) for number in range(3)]
@@ -71,7 +72,7 @@ def crop(data: Path, out: Path, count: int, seed: int) -> None:
             folder.mkdir(parents=True)
             chosen = generator.permutation(len(boxes))[:wanted]
             for number, index in enumerate(chosen):
-                crop_cell(*boxes[index]).save(folder / f"{number:03d}.png")
+                crop_cell(*boxes[index], context).save(folder / f"{number:03d}.png")
             print(f"{side}/{name}: {len(chosen)} cells")
 
 
@@ -118,11 +119,12 @@ def main() -> None:
     cropping.add_argument("out", type=Path)
     cropping.add_argument("--count", type=int, default=50, help="training cells")
     cropping.add_argument("--seed", type=int, default=0)
+    cropping.add_argument("--context", type=float, default=CONTEXT, help="side of a crop over that of the box")
     probing = commands.add_parser("probe", help="fit a linear classifier to the pixels")
     probing.add_argument("cells", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "crop":
-        crop(arguments.data, arguments.out, arguments.count, arguments.seed)
+        crop(arguments.data, arguments.out, arguments.count, arguments.seed, arguments.context)
     else:
         found = probe(arguments.cells)
         for decay, top1 in found.items():

@@ -37,7 +37,6 @@ _LAZY = {
     "card": "zoo.cards",
     "convert": "zoo.convert",
     "encodings": "zoo.encodings",
-    "finetune": "zoo.finetune",
     "from_ultralytics": "zoo.interop",
     "list_models": "zoo.registry",
     "load": "zoo.loading",

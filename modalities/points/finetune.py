@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from modalities.points.data_config import PointDataConfig
 from modalities.points.datasets.find import dataset_at, open_dataset
 from modalities.points.formats import SUFFIXES
+from modalities.points.points import Points
+from modalities.points.prepare import make_features
 from modalities.points.read import read_points
 from zoo.class_folders import has_split
 from zoo.errors import DataError
@@ -46,9 +50,9 @@ def examine(
     kind = dataset_at(data)
     if kind not in _CLASSIFIED:
         raise no_layout(data, "point classification", LAYOUTS)
-    own, train = False, Counter[str]()
+    own, train, expected = False, Counter[str](), PointDataConfig.from_dict(config["data"])
     if kind == "folders":
-        counts, points = check_folders(data, report, SUFFIXES, _points, quiet=quiet)
+        counts, points = check_folders(data, report, SUFFIXES, partial(_points, own=expected), quiet=quiet)
         train, own = counts.get("train", Counter()), has_split(data, "val")
         wanted = size or config["data"].get("num_points") or 1024
         if few := [count for count in points if 0 < count < wanted]:
@@ -56,7 +60,7 @@ def examine(
     else:
         try:
             clouds: Any = open_dataset(data, "train", kind)
-            train = check_samples(report, clouds, clouds.__getitem__, False, quiet)
+            train = check_samples(report, clouds, lambda index: _check_fields(clouds[index], expected), False, quiet)
         except DataError as error:
             report.error("lists or files that cannot be used", str(error))
         check_classes(report, train, None)
@@ -87,6 +91,7 @@ def examine_points(
     kind = dataset_at(data)
     if kind is None or kind in (*_CLASSIFIED, *_WITHOUT_LABELS):
         raise no_layout(data, "point segmentation", SEGMENTED)
+    expected = PointDataConfig.from_dict(config["data"])
     ignored = int(config["data"].get("ignore_label", 255))
     names: tuple[str, ...] = ()
     count, own, seen = 0, False, Counter[int]()
@@ -95,7 +100,9 @@ def examine_points(
         names, count = tuple(clouds.class_names), len(clouds)
 
         def classes(index: int) -> None:
-            labels, found = np.unique(clouds[index].fields["label"], return_counts=True)
+            cloud = clouds[index]
+            _check_fields(cloud, expected)
+            labels, found = np.unique(cloud.fields["label"], return_counts=True)
             seen.update(dict(zip(labels.tolist(), found.tolist(), strict=True)))
 
         check_samples(report, clouds, classes, False, quiet)
@@ -129,7 +136,21 @@ def examine_points(
     return Found(f"labelled clouds ({kind})", "point-segmentation", "dev_miou", crops, names, told, settings, 8)
 
 
-def _points(path: Path) -> int:
+def _points(path: Path, own: PointDataConfig) -> int:
     """Points of a cloud; 0 for a mesh, of which any number can be drawn."""
     points = read_points(path, name=str(path), path=path)
+    _check_fields(points if points.faces is None else points.sample(1), own)
     return 0 if points.faces is not None else len(points)
+
+
+def _check_fields(points: Points, own: PointDataConfig) -> None:
+    """Refuses a cloud without what the model takes of every point.
+
+    Raises:
+        DataError: Says what is absent.
+    """
+    first = points[:1]
+    try:
+        make_features(first.xyz, first.fields, own)
+    except DataError as error:
+        raise DataError(f"{points.name}: {error}") from error

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from zoo._callable_module import make_callable
 
 if TYPE_CHECKING:
-    from zoo.finetune.run import check, finetune, make_recipe
+    from zoo.finetune.run import check, finetune, make_recipe, plan
 
-__all__ = ["check", "finetune", "make_recipe"]
+__all__ = ["check", "finetune", "make_recipe", "plan"]
 
 
 def __getattr__(name: str) -> Any:

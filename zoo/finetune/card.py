@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.card_facts import NOT_RECIPE, portable_command
-from zoo.card_metrics import heading, note, unit
+from zoo.card_metrics import digits, heading, measured_metrics, note, unit
 from zoo.card_tables import code, literal, measured_index, noun, table
 from zoo.cards import model_card, read_record
 from zoo.checkpoints import CARD, CONFIG
@@ -73,32 +73,33 @@ def _origin(base: str) -> str:
     return f"The weights of {code(_shown(base))}, with a new head where the classes are others."
 
 
-def _metrics(record: Mapping[str, Any]) -> dict[str, float]:
-    return {key: value for key, value in record.items() if key.startswith("dev_") and isinstance(value, (int, float))}
+def _metrics(task: str, record: Mapping[str, Any]) -> dict[str, float]:
+    """What was measured at the end, without the metrics that cards do not show."""
+    found = {key.removeprefix("dev_"): value for key, value in record.items() if key.startswith("dev_")}
+    return measured_metrics(task, found)
 
 
 def _validation(record: Mapping[str, Any]) -> str:
     """What was evaluated on, in words."""
     recipe = record["recipe"]
     if share := recipe.get("dev_by_class"):
-        return f"{share:.0%} of each class of the training data, held out (drawn once, the same for every seed)"
+        return f"{share:.0%} of each class of the training data, held out by a draw that is the same for every seed"
     if share := recipe.get("dev_fraction"):
-        return f"{share:.0%} of the training data, held out (drawn once, the same for every seed)"
+        return f"{share:.0%} of the training data, held out by a draw that is the same for every seed"
     if count := recipe.get("dev_count"):
-        return f"{count} samples of the training data, held out (drawn once, the same for every seed)"
+        return f"{count} samples of the training data, held out by a draw that is the same for every seed"
     return "the validation split of the data"
 
 
 def _results(config: Mapping[str, Any], record: Mapping[str, Any]) -> str:
-    found = _metrics(record)
+    found = _metrics(config["task"], record)
     if not found:
         return "Nothing was held out, so nothing was measured."
-    names = {key: heading(key.removeprefix("dev_")) for key in found}
-    rows = [(literal(names[key]), f"{value:.2f} {unit(key.removeprefix('dev_'))}") for key, value in found.items()]
+    rows = [(literal(heading(key)), f"{value:.{digits(key)}f} {unit(key)}") for key, value in found.items()]
     chosen = record.get("selected_by")
     bias = (
         f"The weights are those of step {record.get('selected_step')} of {record['steps']}, chosen by "
-        f"{literal(names.get(chosen, chosen))} on the same data: on others it may be lower."
+        f"{literal(heading(chosen.removeprefix('dev_')))} on the same data: on others it may be lower."
         if chosen
         else ""
     )
@@ -162,7 +163,5 @@ def _training(record: Mapping[str, Any]) -> str:
 
 
 def _index(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    found = {key.removeprefix("dev_"): value for key, value in _metrics(record).items()}
-    if not found:
-        return None
-    return measured_index(config, str(record["data"]["name"]), f"validation: {_validation(record)}", found)
+    found = _metrics(config["task"], record)
+    return measured_index(config, str(record["data"]["name"]), "validation", found) if found else None

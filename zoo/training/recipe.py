@@ -76,7 +76,7 @@ class Recipe:
         log_every: Steps between metric lines; `None` = once an epoch, at most 50 steps.
         eval_every: Epochs between evaluations on the dev split; 0 for none.
         select: Metric of these evaluations, such as `dev_top1`, whose best weights are kept; `None` keeps the last.
-        patience: Evaluations without improvement of it after which training ends; 0 for never.
+        patience: Evaluations in a row that are worse than the best, after which training ends; 0 for never.
         checkpoint_every: Epochs between checkpoints; 0 for none.
         checkpoint_seconds: Seconds between checkpoints; 0 for none.
         max_minutes: Save a checkpoint and stop after this time; `None` for no limit.

@@ -15,14 +15,14 @@ __all__ = ["Selection"]
 
 
 class Selection:
-    """Keeps the weights of the best evaluation so far, and says when evaluations have stopped to improve.
+    """Keeps the weights of the best evaluation so far, and says when evaluations have become worse for good.
 
-    Of equal evaluations the weights of the last are kept (the learning rate has fallen further), while patience is
-    counted from the first.
+    Of equal evaluations the weights of the last are kept, since the learning rate has fallen further; and they are no
+    reason to stop: few samples held out may all be right long before the end.
 
     Args:
         metric: A key of `Task.evaluate`, such as `"dev_top1"`; `None` keeps the last weights of the run.
-        patience: Evaluations without improvement after which the run ends; 0 for never.
+        patience: Evaluations in a row that are worse than the best, after which the run ends; 0 for never.
         first_step: Evaluations up to this step are not counted, such as those of a run whose backbone is frozen.
     """
 
@@ -58,7 +58,7 @@ class Selection:
         value = float(metrics[self.metric])
         score = self._sign * value if math.isfinite(value) else -math.inf
         best = -math.inf if self.best is None else self._sign * self.best
-        self.waited = 0 if score > best or step <= self.first_step else self.waited + 1
+        self.waited = 0 if score >= best or step <= self.first_step else self.waited + 1
         if score >= best:
             self.best, self.step = value, step
             self._weights = {key: tensor.detach().to("cpu", copy=True) for key, tensor in model.state_dict().items()}
