@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,11 @@ def packed(root: Path) -> Path:
     return next((root / "packed").iterdir())
 
 
+def scenes_without_validation(root: Path) -> Path:
+    shutil.rmtree(write_scenes(root) / "val")
+    return root
+
+
 def text_file(root: Path) -> Path:
     root.mkdir()
     (root / "notes.txt").write_text("to be or not to be, that is the question. " * 40)
@@ -112,6 +118,13 @@ LAYOUTS: dict[str, tuple[Callable[[Path], Path], str, dict[str, Any], dict[str, 
     ),
     "recordings": (toys.write_recordings, "pape-event-vit-n-nmnist1100", {}, {}, "of each class"),
     "scenes": (write_scenes, "pape-event-det-n-gen1", {"pyramid_dim": 32}, {"eval_every": 4}, "own validation"),
+    "scenes without val": (
+        scenes_without_validation,
+        "pape-event-det-n-gen1",
+        {"pyramid_dim": 32},
+        {"eval_every": 4},
+        "of the recordings",
+    ),
     "clouds": (toys.write_clouds, "pape-point-vit-n-modelnet10", {}, {}, "of each class"),
     "clouds with val": (
         lambda p: with_validation(toys.write_clouds, p),

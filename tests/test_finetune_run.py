@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -320,8 +319,7 @@ def test_cli_from_folder_to_prediction(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("ZOO_SHARED" not in os.environ, reason="needs the pictures of BCCD in $ZOO_SHARED/data/bccd")
-def test_fifty_blood_cells(tmp_path: Path) -> None:
+def test_fifty_blood_cells(shared: Path, tmp_path: Path) -> None:
     """From 50 cells to a model 10 points above a linear classifier on the pixels, on 450 cells of other pictures."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
     try:
@@ -329,7 +327,7 @@ def test_fifty_blood_cells(tmp_path: Path) -> None:
     finally:
         sys.path.pop(0)
     cells = tmp_path / "cells"
-    bccd_cells.crop(Path(os.environ["ZOO_SHARED"]) / "data" / "bccd", cells, 50, 0, bccd_cells.CONTEXT)
+    bccd_cells.crop(shared / "data" / "bccd", cells, 50, 0, bccd_cells.CONTEXT)
     zoo.finetune("pape-vit-t-imagenette", cells, tmp_path / "out", device="cpu")
     predictor = zoo.predictor(f"local-dir:{tmp_path / 'out'}", top_k=1)
     files = sorted((cells / "test").glob("*/*.png"))
