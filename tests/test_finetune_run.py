@@ -148,6 +148,24 @@ def test_head_first_ramps_and_drops(skip: bool) -> None:
         HeadFirst(nn.Linear(1, 1), torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), 1, 0, skip_backward=False)
 
 
+def test_the_head_has_its_own_learning_rate(origin: str) -> None:
+    from zoo.training.optim import parameter_groups
+
+    model = zoo.load(origin)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+
+    def scales(**options: Any) -> dict[str, float]:
+        groups = parameter_groups(model, 0.05, **options)
+        return {names[id(p)]: group.get("lr_scale", 1.0) for group in groups for p in group["params"]}
+
+    plain, fast = scales(layer_decay=0.5), scales(layer_decay=0.5, head_lr=10.0)
+    assert plain.keys() == fast.keys() == set(names.values())
+    assert all(fast[name] == plain[name] * (10 if name.startswith("head.") else 1) for name in plain)
+    both = scales(block_lr=0.1, head_lr=4.0)
+    assert (both["head.weight"], both["cls_token"]) == (4.0, 1.0)
+    assert {both[name] for name in both if name.startswith("encoder.blocks.0")} == {0.1}
+
+
 def test_resumed_runs_and_repeated_ones_are_the_same(
     origin: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,8 +307,11 @@ def test_the_card_says_what_was_done(data: Path, tmp_path: Path) -> None:
         "Classes: bright, dark.",
     ):
         assert words in text
-    tuned = zoo.load(f"local-dir:{out}")
-    zoo.save(tuned, tmp_path / "copy")
+    name = zoo.load(f"local-dir:{out}").config["name"]
+    (out / "README.md").write_text(text + "mine\n")
+    zoo.finetune("pape-vit-n-imagenette", data, out, resume=True)  # Changes nothing of a finished run.
+    assert (out / "README.md").read_text() == text + "mine\n"
+    assert zoo.load(f"local-dir:{out}").config["name"] == name == f"pape-vit-n-imagenette-{data.name}"
     again = zoo.finetune.plan(f"local-dir:{out}", data)
     assert Path(again.recipe["output"]).name == f"pape-vit-n-imagenette-{data.name}-{data.name}"
 

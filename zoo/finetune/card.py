@@ -10,7 +10,7 @@ from typing import Any
 from zoo.card_facts import NOT_RECIPE, portable_command
 from zoo.card_metrics import digits, heading, measured_metrics, note, unit
 from zoo.card_tables import code, literal, measured_index, noun, table
-from zoo.cards import model_card, read_record
+from zoo.cards import is_generated, model_card, read_record
 from zoo.checkpoints import CARD, CONFIG
 from zoo.config_file import dump_config, read_config
 from zoo.errors import ConfigError, UnknownModelError
@@ -22,17 +22,21 @@ __all__ = ["finish", "tuned_card"]
 
 
 def finish(folder: Path) -> None:
-    """Gives a finished run the name of a model of its own, and its card.
+    """Gives a finished run the name of a model of its own, and its card, unless that was edited; again changes nothing.
 
     Raises:
         ConfigError: If the files cannot be written.
     """
     record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     config = read_config(folder / CONFIG)
-    config["name"] = tuned_name(config["name"], Path(str(record["recipe"]["data"])))
+    data = Path(str(record["recipe"]["data"]))
+    if not config["name"].endswith(tuned_name("", data)):
+        config["name"] = tuned_name(config["name"], data)
     try:
         write_whole(folder / CONFIG, dump_config(config))
-        write_whole(folder / CARD, tuned_card(config, record))
+        card = folder / CARD
+        if not card.is_file() or is_generated(card.read_text(encoding="utf-8")):
+            write_whole(card, tuned_card(config, record))
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror or error}") from error
 

@@ -190,9 +190,8 @@ def run(
     folder = Path(str(parsed.output))
     if not resume and not any((folder / name).exists() for name in (RECORD, "metrics.jsonl", "model.safetensors")):
         write_recipe(folder, parsed)
-    done = (folder / RECORD).is_file()
     result = train(parsed, resume=resume, quiet=quiet, command=command)
-    if result.finished and not done:
+    if result.finished:
         finish(folder)
     return result
 

@@ -62,6 +62,7 @@ class Recipe:
         betas: Of AdamW.
         weight_decay: Of AdamW; not applied to biases, norms and what the model's `no_weight_decay()` names.
         layer_decay: Learning-rate factor from one layer to the one below, or `None`.
+        head_lr: Learning-rate factor of the head, above 1 for a new head on a trained network.
         head_first: Share of the steps, at the beginning, in which only the head learns.
         lora: Rank of the adapters (LoRA) that learn in place of the weights, beside the head; 0 for none.
         block_lr: Learning-rate factor of the transformer blocks, as published point networks have it.
@@ -98,6 +99,7 @@ class Recipe:
     weight_decay: float = 0.05
     layer_decay: float | None = None
     block_lr: float = 1.0
+    head_lr: float = 1.0
     head_first: float = 0.0
     lora: int = 0
     warmup: float = 0.05
@@ -130,6 +132,7 @@ class Recipe:
         check("block_lr", self.block_lr, 0 < self.block_lr <= 1, "in (0, 1]")
         if self.block_lr != 1 and self.layer_decay is not None:
             raise ConfigError("recipe: block_lr and layer_decay are two ways to slow blocks down: give one of them")
+        check("head_lr", self.head_lr, 0 < self.head_lr <= 1000, "above 0 and at most 1000")
         check("head_first", self.head_first, 0 <= self.head_first < 1, "in [0, 1)")
         check("lora", self.lora, 0 <= self.lora <= 1024, "between 0 and 1024")
         check("warmup", self.warmup, 0 <= self.warmup < 1, "in [0, 1)")
