@@ -101,7 +101,9 @@ def examine_scenes(
     settings = {"dataset": kind, "dev_fraction": share, "keep_damaged": skip_bad, **_common(config, report, sensor)}
     told = "the data's own validation split" if validated else f"{share:.0%} of the recordings, held out"
     kept = round(count * (1 - share))
-    return Found(f"scenes ({kind})", "event-detection", "dev_map", kept, tuple(names), told, settings, 8)
+    return Found(
+        f"scenes ({kind})", "event-detection", "dev_map", kept, tuple(names), told, settings, 8, new_head=False
+    )
 
 
 def _common(config: Mapping[str, Any], report: Report, sensor: tuple[int, int] | None) -> dict[str, Any]:

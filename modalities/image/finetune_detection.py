@@ -86,7 +86,7 @@ def examine(
     }
     told = "the data's own validation split" if validated else f"{share:.0%} of the pictures of each class, held out"
     kept = round(count * (1 - share))
-    return Found(layout, "image-detection", "dev_map", kept, tuple(names), told, settings, batch_size=16)
+    return Found(layout, "image-detection", "dev_map", kept, tuple(names), told, settings, 16, new_head=False)
 
 
 def _layout(data: Path) -> tuple[str, Callable[[str, Report], _Split | None]]:

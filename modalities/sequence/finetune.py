@@ -48,8 +48,10 @@ def examine(
             samples = found.samples if split == "train" else samples
         except (ConfigError, DataError) as error:
             report.error("files that cannot be used", f"{split}: {error}")
-    settings: dict[str, Any] = {"dataset": kind, "length": length, "head_first": 0.0}
+    settings: dict[str, Any] = {"dataset": kind, "length": length, "head_first": 0.0, "head_lr": 1.0}
     if not measured:
         settings |= {"select": None, "patience": 0, "eval_every": 0}
     told = "the data's own validation split" if measured else "nothing"
-    return Found(f"sequences ({kind})", "sequence-generation", "dev_nll", samples, (), told, settings, 16)
+    return Found(
+        f"sequences ({kind})", "sequence-generation", "dev_nll", samples, (), told, settings, 16, new_head=False
+    )

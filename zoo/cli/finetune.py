@@ -90,7 +90,18 @@ def _print_plan(made: Plan) -> None:
     print(f"validation: {found.validation}; weights chosen by {recipe['select']}")
     for line in made.report.lines():
         print(line, file=sys.stderr)
-    keys = ("epochs", "batch_size", "lr", "layer_decay", "head_first", "lora", "precision", "eval_every", "patience")
+    keys = (
+        "epochs",
+        "batch_size",
+        "lr",
+        "layer_decay",
+        "head_lr",
+        "head_first",
+        "lora",
+        "precision",
+        "eval_every",
+        "patience",
+    )
     print("recipe: " + ", ".join(f"{key} {recipe[key]}" for key in keys))
 
 

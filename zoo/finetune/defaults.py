@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,8 +12,34 @@ from zoo.finetune.found import Found
 
 __all__ = ["defaults"]
 
-# Training samples up to which a run has so many steps; beyond the last a run has 10 epochs.
-_STEPS = ((200, 300), (2_000, 800), (20_000, 3_000))
+
+@dataclass(frozen=True)
+class _Amount:
+    """Settings for an amount of data: the less there are, the less the backbone should move.
+
+    Attributes:
+        samples: Up to so many.
+        steps: Of a run; `None` for 10 epochs.
+        lr: Peak learning rate of the last block.
+        head_lr: Factor of a new head.
+        head_first: Share of the steps in which only the head learns.
+    """
+
+    samples: float
+    steps: int | None
+    lr: float
+    head_lr: float
+    head_first: float
+
+
+_AMOUNTS = (
+    _Amount(200, 200, 5e-5, 200.0, 0.4),
+    _Amount(2_000, 800, 1e-4, 50.0, 0.2),
+    _Amount(20_000, 3_000, 2e-4, 10.0, 0.1),
+    _Amount(math.inf, None, 3e-4, 5.0, 0.05),
+)
+_TRAINED_HEAD = (3e-4, 3.0)  # Learning rate and factor where most of the head has been trained.
+_ADAPTERS = (1e-3, 5.0)
 _EVALUATIONS = 20
 _PATIENCE = 8
 _MOST_EPOCHS = 100
@@ -28,18 +56,21 @@ def defaults(found: Found, lora: int = 0) -> dict[str, Any]:
     batch = 2
     while batch * 2 <= min(found.batch_size, count // 5):
         batch *= 2
-    target = next((steps for most, steps in _STEPS if count <= most), None)
-    epochs = 10 if target is None else min(_MOST_EPOCHS, max(3, round(target * batch / count)))
+    amount = next(amount for amount in _AMOUNTS if count <= amount.samples)
+    epochs = 10 if amount.steps is None else min(_MOST_EPOCHS, max(3, round(amount.steps * batch / count)))
+    lr, head_lr = (amount.lr, amount.head_lr) if found.new_head else _TRAINED_HEAD
+    lr, head_lr = _ADAPTERS if lora else (lr, head_lr)
     steps = epochs * (count // batch)
     return {
         "pretrained": True,
         "epochs": epochs,
         "batch_size": batch,
-        "lr": 2e-3 if lora else 5e-4,
+        "lr": lr,
+        "head_lr": head_lr,
         "final_lr": 0.0,
         "weight_decay": 0.05,
         "layer_decay": None if lora else 0.75,
-        "head_first": 0.2,
+        "head_first": amount.head_first,
         "lora": lora,
         "warmup": 0.05,
         "clip": 1.0,

@@ -28,6 +28,7 @@ class Found:
         validation: In words: what training is evaluated on.
         settings: Recipe keys that follow from the data and the task; they go before the defaults.
         batch_size: Most samples of a step.
+        new_head: Whether the head begins anew, and not only what knows the classes in it.
     """
 
     layout: str
@@ -38,6 +39,7 @@ class Found:
     validation: str
     settings: dict[str, Any] = field(default_factory=dict)
     batch_size: int = 64
+    new_head: bool = True
 
 
 def held_share(samples: int) -> float:
