@@ -184,6 +184,8 @@ def test_parquet_boxes(tmp_path: Path, detector: str) -> None:
     write_boxes(tmp_path / "train.parquet", records)
     problems = found(zoo.finetune.check(detector, tmp_path))
     assert problems["pictures with another number of labels than boxes"] == (True, 1)
+    with pytest.raises(DataError, match="no column 'label'"):  # Boxes are nothing for a classifier.
+        zoo.finetune.check("pape-vit-t-imagenette", tmp_path)
     assert problems["labels that are missing or no class number"] == (True, 1)
 
 

@@ -106,7 +106,7 @@ class ParquetTable:
         self.path, self.name, self._files = files[0] if len(files) == 1 else files[0].parent, name, files
         try:
             opened = [pq.ParquetFile(f) for f in files]
-            there = [set(f.schema_arrow.names) for f in opened]
+            there = [{c.name: pyarrow.types.is_nested(c.type) for c in f.schema_arrow} for f in opened]
             self._count = sum(f.metadata.num_rows for f in opened)
             self.metadata: dict[bytes, bytes] | None = opened[0].schema_arrow.metadata
         except (pyarrow.ArrowException, OSError) as error:
@@ -145,13 +145,16 @@ class ParquetTable:
                 raise DataError(f"{path}: damaged after row {row} ({error})") from error
 
 
-_OTHER_NAMES = {"image": "img", "label": "labels"}
+# Name here -> name elsewhere, and whether that column is a struct or list.
+_OTHER_NAMES = {"image": ("img", True), "label": ("labels", False)}
 
 
-def _column(name: str, there: list[set[str]]) -> str | None:
-    """What a column is called in all of the files, or `None`."""
-    known = (name, _OTHER_NAMES.get(name))
-    return next((stored for stored in known if stored and all(stored in names for names in there)), None)
+def _column(name: str, there: list[dict[str, bool]]) -> str | None:
+    """What a column is called in all of the files, or `None`; a list of labels is no other name of a label."""
+    if all(name in columns for columns in there):
+        return name
+    other, nested = _OTHER_NAMES.get(name, ("", False))
+    return other if other and all(columns.get(other) is nested for columns in there) else None
 
 
 class ParquetSource(ParquetTable):
