@@ -154,6 +154,16 @@ def als(root: Path, count: int = 101) -> Path:
     return root / "als.npz"
 
 
+def folders(root: Path) -> Path:
+    for label, name in enumerate(("cube", "sphere")):
+        for side, count in (("train", 3), ("val", 1), ("test", 1)):
+            folder = root / side / name
+            folder.mkdir(parents=True)
+            for item in range(count):
+                (folder / f"{item}.off").write_bytes(point_files.off(cloud(12, 10 * label + item)))
+    return root
+
+
 SETS = {
     "modelnet": modelnet,
     "modelnet-sampled": modelnet_sampled,
@@ -164,4 +174,5 @@ SETS = {
     "semantickitti": semantickitti,
     "kitti": kitti,
     "als": als,
+    "folders": folders,
 }

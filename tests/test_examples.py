@@ -57,7 +57,31 @@ def test_custom_encoding(tmp_path: Path) -> None:
 
 def test_every_example_is_run() -> None:
     tested = {"adapt_timm.py", "predict.py", "finetune_head.py", "custom_encoding.py", "driving_frame.py"}
+    tested |= {"bccd_cells.py"}
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == tested
+
+
+def test_bccd_cells(tmp_path: Path) -> None:
+    from detection_toys import toy, write_boxes
+
+    for place, split in enumerate(("train", "validation", "test")):
+        records = []
+        for number in range(4):
+            image, boxes, labels = toy(10 * place + number)
+            boxes, labels = [*boxes, [2.0, 50.0, 12.0, 62.0]], [*labels, 2]  # At the edge.
+            name = "BloodImage_00037" if number == 3 else f"BloodImage_{place}{number}"
+            records.append({"image": image, "boxes": boxes, "labels": labels, "image_id": name})
+        write_boxes(tmp_path / "bccd" / f"{split}.parquet", records)
+    (tmp_path / "here").mkdir()
+    cells = tmp_path / "cells"
+    arguments = ("crop", str(tmp_path / "bccd"), str(cells), "--count", "7")
+    output = run_example("bccd_cells.py", tmp_path / "here", *arguments)
+    assert "train/RBC: 3 cells" in output and "train/WBC: 2 cells" in output and "test/Platelets: 6 cells" in output
+    from PIL import Image
+
+    assert {Image.open(file).size for file in cells.rglob("*.png")} == {(112, 112)}
+    output = run_example("bccd_cells.py", tmp_path / "here", "probe", str(cells))
+    assert len(re.findall(r"weight decay \S+: top-1 \d+\.\d %", output)) == 4 and "best of these" in output
 
 
 def test_adapt_timm(tmp_path: Path) -> None:

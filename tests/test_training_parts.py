@@ -53,7 +53,7 @@ def test_every_built_in_recipe_parses_and_survives_a_round_trip() -> None:
         ({"precision": "fp8"}, "bf16 or float32"),
         ({"model_options": 3}, "model_options must be a mapping"),
         ({"task": "knitting"}, "task must be one of driving-detection"),
-        ({"dev_count": 3, "dev_fraction": 0.1}, "not both"),
+        ({"dev_count": 3, "dev_fraction": 0.1}, "not several"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"options": {}}, "unknown key 'options'"),
     ],

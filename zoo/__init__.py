@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zoo.coordinates import Coordinates
     from zoo.diagnosis import doctor
     from zoo.encodings import encodings
+    from zoo.finetune import finetune
     from zoo.interop import from_ultralytics, to_ultralytics
     from zoo.loading import load, save
     from zoo.predict import predictor
@@ -53,6 +54,7 @@ _SUBMODULES = (
     "coordinates",
     "diagnosis",
     "encodings",
+    "finetune",
     "interop",
     "kernels",
     "position_ids",
@@ -78,6 +80,7 @@ __all__ = [
     "convert",
     "doctor",
     "encodings",
+    "finetune",
     "from_ultralytics",
     "list_models",
     "load",

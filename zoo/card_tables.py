@@ -9,7 +9,7 @@ from typing import Any
 from zoo.card_metrics import digits, heading, hub_type, note, size_text, unit
 from zoo.registry import Entry
 
-__all__ = ["code", "literal", "metric_comparison", "metric_results", "model_index", "noun", "table"]
+__all__ = ["code", "literal", "measured_index", "metric_comparison", "metric_results", "model_index", "noun", "table"]
 
 # Modality and task -> task of the Hub, and its name. The Hub has no task with event cameras, point clouds or boxes in
 # three dimensions.
@@ -174,6 +174,26 @@ def _compared(record: Mapping[str, Any]) -> list[tuple[str, Sequence[Mapping[str
 
 def _seeds(items: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(map(str, sorted({seed for item in items for seed in item.get("runs", {})}))) or "not stated"
+
+
+def measured_index(
+    config: Mapping[str, Any], dataset: str, split: str, metrics: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """Results of one model on one split in the form the Hub reads.
+
+    Args:
+        config: Of the model.
+        dataset: Name of the data.
+        split: Of them, in words.
+        metrics: Names as in results files, and values.
+    """
+    task, task_name = _TASKS[config["modality"], config["task"]]
+    result = {
+        "task": {"type": task, "name": task_name},
+        "dataset": {"name": dataset, "type": dataset, "split": split},
+        "metrics": [{"type": hub_type(key), "name": heading(key), "value": value} for key, value in metrics.items()],
+    }
+    return [{"name": config["name"], "results": [result]}]
 
 
 def model_index(record: Mapping[str, Any], entry: Entry) -> list[dict[str, Any]] | None:

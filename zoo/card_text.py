@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from zoo.card_tables import literal, metric_comparison, metric_results, model_index, table
@@ -115,8 +115,21 @@ def render_entry(entry: Entry) -> str:
     return _page(_front(entry.config), sections)
 
 
-def render_config(config: Mapping[str, Any]) -> str:
-    """The card of a saved model, of which only the configuration is known."""
+def render_config(
+    config: Mapping[str, Any], facts: Sequence[str] | None = None, front: Mapping[str, Any] | None = None
+) -> str:
+    """The card of a saved model, of which the configuration is known.
+
+    Args:
+        config: Of the model.
+        facts: Sections on results, data, training and licence; `None` says that they are not stated.
+        front: What goes into the front matter beside what follows from the configuration.
+    """
+    unknown = (
+        "## Results, data, training and licence",
+        "Not stated. Whoever publishes these weights says here what they were trained on and how, what was measured, "
+        "and under which licence they may be used.",
+    )
     usage = [
         "```python",
         *(["import torch"] if config["task"] == "generation" and prompt_example(config) is None else []),
@@ -138,13 +151,11 @@ def render_config(config: Mapping[str, Any]) -> str:
         "\n".join(usage),
         "## Classes",
         classes,
-        "## Results, data, training and licence",
-        "Not stated. Whoever publishes these weights says here what they were trained on and how, what was measured, "
-        "and under which licence they may be used.",
+        *(unknown if facts is None else facts),
         "## Citation",
         f"```bibtex\n{CITATION}\n```",
     ]
-    return _page(_front(config), sections)
+    return _page({**_front(config), **(front or {})}, sections)
 
 
 def _page(front: Mapping[str, Any], sections: Iterable[str]) -> str:

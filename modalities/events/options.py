@@ -17,6 +17,7 @@ from modalities.events.augment import (
     Zoom,
 )
 from modalities.events.datasets.find import DATASETS
+from zoo.training.holdout import check_held_out
 from zoo.training.settings import check
 
 __all__ = ["ClassificationOptions", "DetectionOptions", "EventOptions"]
@@ -95,15 +96,17 @@ class ClassificationOptions(EventOptions):
 
     Attributes:
         dev_count: Training samples held out for model selection, where the data set has no validation split.
+        dev_by_class: The same as a share of the samples of each class; only one of the two may be set.
         label_smoothing: Share of the target spread over all classes.
     """
 
     dev_count: int = 0
+    dev_by_class: float = 0.0
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check("dev_count", self.dev_count, self.dev_count >= 0, "0 or more")
+        check_held_out(self)
         check("label_smoothing", self.label_smoothing, 0 <= self.label_smoothing < 1, "in [0, 1)")
 
 
@@ -113,6 +116,12 @@ class DetectionOptions(EventOptions):
 
     Attributes:
         half: Events and boxes at half the resolution (1Mpx); the model's sensor must be that.
+        dev_fraction: Share of the training recordings held out for model selection, where there is no folder `val`.
     """
 
     half: bool = False
+    dev_fraction: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_held_out(self)

@@ -14,17 +14,20 @@ from modalities.events.batches import SampleStore, TokenBatches, check_sensor
 from modalities.events.datasets.base import ClipSet, EventSample
 from modalities.events.datasets.dvsgesture import DvsGesture
 from modalities.events.datasets.find import open_clips, open_scenes
+from modalities.events.datasets.folders import EventFolders
 from modalities.events.datasets.prophesee import BoxedRecordings
 from modalities.events.evaluate import accuracy, average_precision
 from modalities.events.options import ClassificationOptions, DetectionOptions
 from modalities.events.tokens import EventTokens
+from zoo.class_folders import has_split
 from zoo.detection.compiled_loss import detection_loss
 from zoo.detection.loss import DetectionLoss
 from zoo.detection.metrics import measured, require_metrics
 from zoo.detection.targets import Targets
-from zoo.errors import ConfigError, DataError
+from zoo.errors import ConfigError
+from zoo.training.holdout import held_out, split_dev
 from zoo.training.recipe import Recipe
-from zoo.training.seeds import derive_seed, permutation
+from zoo.training.seeds import derive_seed
 from zoo.training.task import EpochOrder
 
 __all__ = ["EventClassification", "EventDetection"]
@@ -118,16 +121,14 @@ class EventClassification(_EventTask):
         data = open_clips(self.folder, "train", options.dataset, errors=self.errors)
         self.dev, self.dev_rows = data, np.zeros(0, np.int64)
         self.rows = np.arange(len(data))
-        if isinstance(data, DvsGesture):
-            if options.dev_count:
-                raise ConfigError("recipe: DvsGesture has a validation split (users 21 to 23): leave dev_count at 0")
+        drawn = options.dev_count or options.dev_by_class
+        if isinstance(data, DvsGesture) and drawn:
+            raise ConfigError("recipe: DvsGesture has a validation split (users 21 to 23): leave dev_count at 0")
+        if drawn:
+            self.rows, self.dev_rows = held_out(options, data.labels)
+        elif isinstance(data, DvsGesture) or (isinstance(data, EventFolders) and has_split(data.path, "val")):
             self.dev = open_clips(self.folder, "val", options.dataset, errors=self.errors)
             self.dev_rows = np.arange(len(self.dev))
-        elif options.dev_count:
-            order = permutation(len(data), derive_seed("dev split")).numpy()
-            self.dev_rows, self.rows = np.sort(order[: options.dev_count]), np.sort(order[options.dev_count :])
-            if not len(self.rows):
-                raise DataError(f"dev_count {options.dev_count} leaves no training samples of {len(data)}")
         return data
 
     def _targets(self, samples: list[EventSample]) -> Tensor:
@@ -156,7 +157,13 @@ class EventDetection(_EventTask):
         self.rows = np.arange(len(data))
         counts = [np.unique(boxes.t_us, return_counts=True)[1].max() for boxes in data.truth if len(boxes)]
         self.most_boxes = int(max(counts))
-        self.dev = self._split("val") if (data.path / "val").is_dir() else None
+        self.dev, self.dev_rows = None, None
+        if share := self.options.dev_fraction:
+            kept, held = split_dev(len(data.truth), 0, share)
+            self.rows, self.dev_rows = (np.flatnonzero(np.isin(data.recordings, part)) for part in (kept, held))
+            self.dev = data if len(held) else None
+        elif (data.path / "val").is_dir():
+            self.dev = self._split("val")
         return data
 
     def _split(self, split: str) -> BoxedRecordings:
@@ -191,5 +198,5 @@ class EventDetection(_EventTask):
         """COCO metrics in percent on the split `val`, by the protocol of the data set."""
         if self.dev is None:
             return {}
-        scores = average_precision(model, self.dev, self.dev.protocol, dtype=self._dtype(precision))
+        scores = average_precision(model, self.dev, self.dev.protocol, self.dev_rows, dtype=self._dtype(precision))
         return {f"dev_{key}": value for key, value in measured(scores).items()}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from zoo.data_config import DataConfig
-from zoo.errors import ConfigError
+from zoo.training.holdout import check_held_out
 from zoo.training.seeds import host_rng
 from zoo.training.settings import check
 
@@ -34,8 +34,10 @@ class ImageOptions:
         image_size: Training side in pixels; `None` = the model's own.
         store_size: Side to which pictures are resized and cropped when packed; `None` keeps them.
         skip_bad: Leave out damaged pictures instead of stopping.
+        dev_split: Split of the data to evaluate on while training; `None` = what the next three say.
         dev_count: Training pictures held out for model selection.
-        dev_fraction: The same as a share of all; only one of the two may be set.
+        dev_fraction: The same as a share of all.
+        dev_by_class: The same as a share of each class; only one of the four may be set.
         crop_scale: Bounds on the share of the area that RandomResizedCrop keeps.
         crop_ratio: Bounds on its aspect ratio.
         interpolation: `"bicubic"` or `"bilinear"`.
@@ -53,8 +55,10 @@ class ImageOptions:
     image_size: int | None = None
     store_size: int | None = None
     skip_bad: bool = False
+    dev_split: str | None = None
     dev_count: int = 0
     dev_fraction: float = 0.0
+    dev_by_class: float = 0.0
     crop_scale: tuple[float, float] = (0.2, 1.0)
     crop_ratio: tuple[float, float] = (0.75, 4 / 3)
     interpolation: str = "bicubic"
@@ -72,10 +76,7 @@ class ImageOptions:
         for key in ("image_size", "store_size"):
             value = getattr(self, key)
             check(key, value, value is None or 1 <= value <= 4096, "between 1 and 4096 or null")
-        check("dev_count", self.dev_count, self.dev_count >= 0, "0 or more")
-        check("dev_fraction", self.dev_fraction, 0 <= self.dev_fraction < 1, "in [0, 1)")
-        if self.dev_count and self.dev_fraction:
-            raise ConfigError("recipe: set dev_count or dev_fraction, not both")
+        check_held_out(self)
         low, high = self.crop_scale
         check("crop_scale", self.crop_scale, 0 < low <= high <= 1, "two ascending numbers in (0, 1]")
         check("crop_ratio", self.crop_ratio, 0 < self.crop_ratio[0] <= self.crop_ratio[1], "two ascending numbers")

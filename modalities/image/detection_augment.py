@@ -19,7 +19,7 @@ from torch import Tensor
 from modalities.image.transforms import BORDER, LUMA
 from zoo.data_config import DataConfig
 from zoo.detection.targets import Targets
-from zoo.errors import ConfigError
+from zoo.training.holdout import check_held_out
 from zoo.training.settings import check
 
 __all__ = ["DetectionAugmentation", "DetectionOptions"]
@@ -40,7 +40,9 @@ class DetectionOptions:
         category_ids: Classes are the category ids of COCO annotations as they are, as in the released networks.
         dev_split: Split of the data to evaluate on while training; `None` = what the next two say.
         dev_count: Training pictures held out for evaluation.
-        dev_fraction: The same as a share of all; only one of the three may be set.
+        dev_fraction: The same as a share of all.
+        dev_by_class: The same as a share of the pictures of each class, that is of the rarest class in each; only one
+            of the four may be set.
         flip: Probability of a horizontal flip.
         flip_vertical: Probability of a vertical flip, for pictures without an up (microscopes, aerial views).
         scale: Bounds on the size of the picture relative to the model's input; beyond 1 it is cropped, below it is
@@ -65,6 +67,7 @@ class DetectionOptions:
     dev_split: str | None = None
     dev_count: int = 0
     dev_fraction: float = 0.0
+    dev_by_class: float = 0.0
     flip: float = 0.5
     flip_vertical: float = 0.0
     scale: tuple[float, float] = (0.5, 2.0)
@@ -84,10 +87,7 @@ class DetectionOptions:
             value = getattr(self, key)
             good = value is None or all(1 <= side <= 8192 for side in value)
             check(key, value, good, "[height, width], each between 1 and 8192, or null")
-        check("dev_count", self.dev_count, self.dev_count >= 0, "0 or more")
-        check("dev_fraction", self.dev_fraction, 0 <= self.dev_fraction < 1, "in [0, 1)")
-        if sum(map(bool, (self.dev_split, self.dev_count, self.dev_fraction))) > 1:
-            raise ConfigError("recipe: set one of dev_split, dev_count and dev_fraction")
+        check_held_out(self)
         for key in ("flip", "flip_vertical", "min_visible"):
             check(key, getattr(self, key), 0 <= getattr(self, key) <= 1, "in [0, 1]")
         for key in ("brightness", "contrast", "saturation"):

@@ -57,6 +57,12 @@ class PackedDetections(PackedPixels):
     def _first(self) -> np.ndarray:
         return np.concatenate(([0], np.cumsum(self.counts)))
 
+    def rarest_classes(self) -> np.ndarray:
+        """int64 (N,): of the classes in each picture the one with the fewest boxes in all; -1 without boxes."""
+        totals = np.bincount(self.labels, minlength=self.num_classes)
+        own = (self.labels[self.objects(row)] for row in range(len(self)))
+        return np.array([labels[totals[labels].argmin()] if len(labels) else -1 for labels in own], np.int64)
+
     def targets(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The objects of some pictures that a detector is trained on (no crowds), padded to the same number.
 

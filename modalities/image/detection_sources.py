@@ -21,12 +21,12 @@ from modalities.image.sources import (
     parquet_files,
     read_file,
     source_name,
-    split_names,
     stamps_sha256,
 )
+from zoo.class_folders import split_names
 from zoo.errors import DataError
 
-__all__ = ["BoxedItem", "CocoSource", "Objects", "ParquetBoxes", "open_boxed_source"]
+__all__ = ["BoxedItem", "CocoSource", "Objects", "ParquetBoxes", "find_coco", "find_picture", "open_boxed_source"]
 
 _MAX_CATEGORY = 100_000
 
@@ -65,7 +65,8 @@ def open_boxed_source(data: Path, split: str, *, category_ids: bool = False) -> 
     Args:
         data: A folder with `<split>.parquet` (or `<split>-*.parquet`); or with `annotations/instances_<split>*.json`,
             `instances_<split>*.json` or `<split>/_annotations.coco.json`, and the pictures in `<split>*/`,
-            `images/<split>*/`, `images/` or beside the annotations; or such a file itself.
+            `images/<split>*/`, `images/` or beside the annotations; or with the `data.yaml` of YOLO's layout; or such a
+            file itself.
         split: Name of the split.
         category_ids: Labels are the category ids of COCO annotations as they are, with unused ones between, and not
             the categories numbered from 0 without gaps.
@@ -77,8 +78,26 @@ def open_boxed_source(data: Path, split: str, *, category_ids: bool = False) -> 
         if category_ids:
             raise DataError(f"{data}: category_ids is for COCO annotations; a Parquet file has labels alone")
         return ParquetBoxes(files, source_name(data))
+    from modalities.image.yolo_source import YoloSource, find_yaml
+
+    if (yaml := find_yaml(data)) is not None:
+        return YoloSource(yaml, source_name(data), split)
     if data.is_file():
         return CocoSource(data, source_name(data), category_ids=category_ids)
+    if (annotations := find_coco(data, split)) is not None:
+        return CocoSource(annotations, source_name(data), category_ids=category_ids)
+    raise DataError(
+        f"{data}: no split {split!r}; expected {split}.parquet (columns image, boxes, labels), COCO's "
+        f"annotations/instances_{split}*.json with pictures in {split}*/, or YOLO's data.yaml"
+    )
+
+
+def find_coco(data: Path, split: str) -> Path | None:
+    """The COCO annotations of a split in a folder, if there are any.
+
+    Raises:
+        DataError: If there are several.
+    """
     for name in split_names(split):
         patterns = (f"annotations/instances_{name}*.json", f"instances_{name}*.json", f"{name}/_annotations.coco.json")
         for pattern in patterns:
@@ -89,11 +108,8 @@ def open_boxed_source(data: Path, split: str, *, category_ids: bool = False) -> 
                     f"{data}: several annotations for split {split!r}: {names}; give one of them as the data"
                 )
             if found:
-                return CocoSource(found[0], source_name(data), category_ids=category_ids)
-    raise DataError(
-        f"{data}: no split {split!r}; expected {split}.parquet (columns image, boxes, labels) or COCO's "
-        f"annotations/instances_{split}*.json with pictures in {split}*/"
-    )
+                return found[0]
+    return None
 
 
 class ParquetBoxes(ParquetTable):
@@ -155,7 +171,7 @@ class CocoSource:
                 raise
             reason = f"{type(error).__name__}: {error}"
             raise DataError(f"{path}: not COCO annotations of boxes ({reason:.120})") from error
-        files = [found for image in self._images if (found := self._find(image["file_name"])) is not None]
+        files = [found for image in self._images if (found := _find(path, image["file_name"])) is not None]
         facts = (hashlib.sha256(text).hexdigest(), stamps_sha256(path.parent, files), category_ids)
         self.sha256 = hashlib.sha256(repr(facts).encode()).hexdigest()
 
@@ -189,15 +205,6 @@ class CocoSource:
                 )
             self._annotations[one["image_id"]].append(one)
 
-    def _folders(self) -> list[Path]:
-        """Where pictures may be: `train2017` for `instances_train2017.json`, beside the file and one folder up."""
-        split = re.sub(r"^instances_|\.json$", "", self.path.name)
-        roots = [self.path.parent] + ([self.path.parent.parent] if self.path.parent.name == "annotations" else [])
-        return [root / part for root in roots for part in (split, f"images/{split}", "images", ".")]
-
-    def _find(self, file_name: str) -> Path | None:
-        return next((path for folder in self._folders() if (path := folder / file_name).is_file()), None)
-
     def __len__(self) -> int:
         return len(self._images)
 
@@ -216,14 +223,33 @@ class CocoSource:
                 size,
                 len(self.class_names or []),
             )
-            yield BoxedItem(name, objects, partial(self._bytes, image["file_name"]))
+            yield BoxedItem(name, objects, partial(find_picture, self.path, image["file_name"]))
 
-    def _bytes(self, file_name: str) -> bytes:
-        path = self._find(file_name)
-        if path is None:
-            looked = ", ".join(str(folder) for folder in self._folders() if folder.is_dir())
-            raise DataError(f"the picture is missing; looked in {looked}")
-        return read_file(path)
+
+def _folders(annotations: Path) -> list[Path]:
+    """Where pictures may be: `train2017` for `instances_train2017.json`, beside the file and one folder up."""
+    split = re.sub(r"^instances_|\.json$", "", annotations.name)
+    roots = [annotations.parent] + ([annotations.parent.parent] if annotations.parent.name == "annotations" else [])
+    return [root / part for root in roots for part in (split, f"images/{split}", "images", ".")]
+
+
+def _find(annotations: Path, file_name: str) -> Path | None:
+    return next((path for folder in _folders(annotations) if (path := folder / file_name).is_file()), None)
+
+
+def find_picture(annotations: Path, file_name: str) -> bytes:
+    """The bytes of a picture that COCO annotations name.
+
+    Raises:
+        DataError: If it is not there, or lies outside of the folders where pictures may be.
+    """
+    if Path(file_name).is_absolute() or ".." in Path(file_name).parts:
+        raise DataError("the name leaves the folder of the pictures")
+    path = _find(annotations, file_name)
+    if path is None:
+        looked = ", ".join(str(folder) for folder in _folders(annotations) if folder.is_dir())
+        raise DataError(f"the picture is missing; looked in {looked}")
+    return read_file(path)
 
 
 def _by_id(values: Any, what: str, path: Path) -> dict[Any, Mapping[str, Any]]:

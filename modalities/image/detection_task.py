@@ -18,7 +18,7 @@ from zoo.detection.metrics import measured, require_metrics
 from zoo.detection.targets import Targets
 from zoo.errors import ConfigError, DataError, WeightsError
 from zoo.evaluate_detection import align_classes, evaluate_detector
-from zoo.training.holdout import fits_on, split_dev
+from zoo.training.holdout import fits_on, held_out
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
 from zoo.training.task import EpochOrder
@@ -50,7 +50,7 @@ class ImageDetection:
             )
         self.packed = self._open("train")
         self.num_classes, self.labels = self.packed.num_classes, self.packed.class_names
-        self.train_rows, held = split_dev(len(self.packed), self.options.dev_count, self.options.dev_fraction)
+        self.train_rows, held = held_out(self.options, self.packed.rarest_classes())
         self.dev, self.dev_rows = self.packed, held
         if self.options.dev_split:
             self.dev = self._open(self.options.dev_split)

@@ -11,14 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from zoo.class_folders import class_folders, files_in, split_names, split_root
 from zoo.errors import DataError, require
 
 __all__ = ["FolderSource", "Item", "ParquetSource", "ParquetTable", "Source", "class_names", "encoded", "stamps_sha256"]
-__all__ += ["open_source", "parquet_files", "read_file", "source_name", "split_names"]
+__all__ += ["SUFFIXES", "open_source", "parquet_files", "read_file", "source_name"]
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
-# A split may be called otherwise on disk.
-_ALIASES = {"validation": ("validation", "val", "valid"), "val": ("val", "validation", "valid")}
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,8 @@ def open_source(data: Path, split: str) -> Source:
     """Finds the pictures of one split.
 
     Args:
-        data: A folder with `<split>.parquet`, `<split>-*.parquet` or `<split>/<class>/...`, or a Parquet file.
+        data: A folder with `<split>.parquet`, `<split>-*.parquet` or `<split>/<class>/...`, or a Parquet file; of the
+            split `"train"` also a folder with the folders of the classes themselves.
         split: Name of the split.
 
     Raises:
@@ -59,15 +59,9 @@ def open_source(data: Path, split: str) -> Source:
         return ParquetSource(files, name=source_name(data))
     if data.is_file():
         raise DataError(f"{data}: expected a .parquet file or a folder")
-    for name in split_names(split):
-        if (data / name).is_dir():
-            return FolderSource(data / name, name=source_name(data))
+    if (root := split_root(data, split)) is not None:
+        return FolderSource(root, name=source_name(data))
     raise DataError(f"{data}: no split {split!r}; expected {split}.parquet or {split}/<class>/<pictures> in it")
-
-
-def split_names(split: str) -> tuple[str, ...]:
-    """What a split may be called on disk."""
-    return _ALIASES.get(split, (split,))
 
 
 def source_name(data: Path) -> str:
@@ -86,8 +80,9 @@ def parquet_files(data: Path, split: str) -> list[Path]:
     if data.is_file():
         return [data] if data.suffix == ".parquet" else []
     for name in split_names(split):
-        if files := [*sorted(data.glob(f"{name}.parquet")), *sorted(data.glob(f"{name}-*.parquet"))]:
-            return files
+        for pattern in (f"{name}.parquet", f"{name}-*.parquet", f"data/{name}-*.parquet"):  # The last: as the Hub has.
+            if files := sorted(data.glob(pattern)):
+                return files
     return []
 
 
@@ -99,6 +94,8 @@ class ParquetTable:
         name: Of the data set.
         columns: Columns there must be.
         optional: Columns that are read where there are.
+
+    Columns that data sets of the Hub call otherwise (`img`, `labels`) have their name here in the records.
     """
 
     def __init__(self, files: list[Path], name: str, columns: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
@@ -109,19 +106,24 @@ class ParquetTable:
         self.path, self.name, self._files = files[0] if len(files) == 1 else files[0].parent, name, files
         try:
             opened = [pq.ParquetFile(f) for f in files]
-            there = [set(f.schema_arrow.names) for f in opened]
+            there = [{c.name: pyarrow.types.is_nested(c.type) for c in f.schema_arrow} for f in opened]
             self._count = sum(f.metadata.num_rows for f in opened)
             self.metadata: dict[bytes, bytes] | None = opened[0].schema_arrow.metadata
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{self.path}: not a readable Parquet file ({error})") from error
-        if missing := [column for column in columns if not all(column in names for names in there)]:
+        found = {column: _column(column, there) for column in (*columns, *optional)}
+        if missing := [column for column in columns if found[column] is None]:
             raise DataError(f"{self.path}: no column {missing[0]!r}; expected {', '.join(columns)}")
-        self._columns = [*columns, *(column for column in optional if all(column in names for names in there))]
+        self._columns = {stored: column for column, stored in found.items() if stored is not None}
         digests = [_file_sha256(f) for f in files]
         self.sha256 = digests[0] if len(files) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
     def __len__(self) -> int:
         return self._count
+
+    def stored_name(self, column: str) -> str:
+        """What a column is called in the files."""
+        return next(stored for stored, name in self._columns.items() if name == column)
 
     def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """A name for messages and the values of every row.
@@ -135,12 +137,24 @@ class ParquetTable:
         for path in self._files:
             row = 0
             try:
-                for batch in pq.ParquetFile(path).iter_batches(batch_size=256, columns=self._columns):
+                for batch in pq.ParquetFile(path).iter_batches(batch_size=256, columns=list(self._columns)):
                     for record in batch.to_pylist():
-                        yield f"{path} row {row}", record
+                        yield f"{path} row {row}", {self._columns[key]: value for key, value in record.items()}
                         row += 1
             except (pyarrow.ArrowException, OSError) as error:
                 raise DataError(f"{path}: damaged after row {row} ({error})") from error
+
+
+# Name here -> name elsewhere, and whether that column is a struct or list.
+_OTHER_NAMES = {"image": ("img", True), "label": ("labels", False)}
+
+
+def _column(name: str, there: list[dict[str, bool]]) -> str | None:
+    """What a column is called in all of the files, or `None`; a list of labels is no other name of a label."""
+    if all(name in columns for columns in there):
+        return name
+    other, nested = _OTHER_NAMES.get(name, ("", False))
+    return other if other and all(columns.get(other) is nested for columns in there) else None
 
 
 class ParquetSource(ParquetTable):
@@ -151,7 +165,7 @@ class ParquetSource(ParquetTable):
 
     def __init__(self, files: list[Path], name: str) -> None:
         super().__init__(files, name, ("image", "label"))
-        self.class_names = class_names(self.metadata, "label")
+        self.class_names = class_names(self.metadata, self.stored_name("label"))
 
     def __iter__(self) -> Iterator[Item]:
         for name, record in self.records():
@@ -166,13 +180,8 @@ class FolderSource:
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
-        classes = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
-        self._files = [
-            (f, label)
-            for label, folder in enumerate(classes)
-            for f in sorted(folder.rglob("*"))
-            if f.suffix.lower() in SUFFIXES and f.is_file()
-        ]
+        classes = class_folders(path)
+        self._files = [(file, label) for label, folder in enumerate(classes) for file in files_in(folder, SUFFIXES)]
         if not self._files:
             raise DataError(f"{path}: no pictures; expected {path.name}/<class>/<pictures>")
         self.class_names: list[str] | None = [p.name for p in classes]

@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modalities.image.augment import BatchAugmentation, ImageOptions
-from modalities.image.data import pictures
+from modalities.image.data import PackedPictures, pictures
 from zoo.errors import ConfigError, DataError
-from zoo.training.holdout import fits_on, split_dev
+from zoo.evaluate import align_labels, evaluate
+from zoo.training.holdout import fits_on, held_out
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
 from zoo.training.task import EpochOrder
@@ -35,17 +36,26 @@ class ImageClassification:
         if recipe.data is None:
             raise ConfigError("no training data: give --data DIR (a folder with train.parquet or train/<class>/...)")
         self.recipe, self.options = recipe, recipe.options
-        self.packed = pictures(
-            recipe.data, "train", size=self.options.store_size, skip_bad=self.options.skip_bad, quiet=quiet
-        )
+        self.quiet = quiet
+        self.packed = self._open("train")
         self.num_classes = self.packed.num_classes
         self.labels = self.packed.class_names
         if self.num_classes < 2:
             raise DataError(f"{recipe.data}: a classifier needs two classes or more, found {self.num_classes}")
-        self.train_rows, self.dev_rows = split_dev(len(self.packed), self.options.dev_count, self.options.dev_fraction)
+        self.train_rows, self.dev_rows = held_out(self.options, self.packed.labels)
+        self.dev = self.packed
+        if self.options.dev_split:
+            self.dev = self._open(self.options.dev_split)
+            self.dev_rows = np.arange(len(self.dev))
         self.stored = self.packed.stacked()
         self.order = EpochOrder(len(self.train_rows), recipe.batch_size, recipe.seed)
         self.steps_per_epoch = self.order.steps_per_epoch
+
+    def _open(self, split: str) -> PackedPictures:
+        options = self.options
+        return pictures(
+            str(self.recipe.data), split, size=options.store_size, skip_bad=options.skip_bad, quiet=self.quiet
+        )
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -69,6 +79,7 @@ class ImageClassification:
 
         Raises:
             ConfigError: If the model takes no RGB pictures, or the batch cannot be divided.
+            DataError: If the pictures to evaluate on have other classes.
         """
         data_config: Any = model.data_config
         if data_config.input_size[0] != 3:
@@ -79,6 +90,8 @@ class ImageClassification:
                 f"MixUp and CutMix pair pictures: batch_size per process must be even, got {self.order.local}"
             )
         self.device, self.rank = device, rank
+        if self.dev is not self.packed:  # Other classes are better found now.
+            align_labels(self.dev.labels, self.dev.num_classes, self.dev.class_names, model)
         self.augment = BatchAugmentation(self.options, data_config, self.num_classes, device)
         rows = self.stored if len(self.train_rows) == len(self.stored) else self.stored[self.train_rows]
         images = torch.from_numpy(np.array(rows))
@@ -102,12 +115,14 @@ class ImageClassification:
 
     def evaluate(self, model: nn.Module, precision: str) -> dict[str, float]:
         """Top-1 and top-5 in percent on the dev split, at the training size."""
-        from zoo.evaluate import evaluate
-
         if not len(self.dev_rows):
             return {}
         data_config: Any = model.data_config
         dtype = "bfloat16" if precision == "bf16" else "float32"
-        dev = torch.from_numpy(self.stored[self.dev_rows])
-        (result,) = evaluate(model, dev, self.packed.labels[self.dev_rows], [data_config.input_size[1:]], dtype=dtype)
+        packed = self.dev
+        chosen: Any = [packed[row] for row in self.dev_rows.tolist()]
+        if packed.uniform:
+            chosen = torch.from_numpy(packed.stacked()[self.dev_rows])
+        labels = align_labels(packed.labels, packed.num_classes, packed.class_names, model)[self.dev_rows]
+        (result,) = evaluate(model, chosen, labels, [data_config.input_size[1:]], dtype=dtype)
         return {"dev_top1": result.top1, "dev_top5": result.top5}

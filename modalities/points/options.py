@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from modalities.points.augment import Augmentation, Drop, Flip, Jitter, Rotate, RotateAny, Scale, Shift
 from modalities.points.augment_fields import AutoContrast, ColorDrop, ColorJitter, ColorShift, Elastic
+from zoo.training.holdout import check_held_out
 from zoo.training.settings import check
 
 __all__ = ["ClassificationOptions", "PointOptions", "SegmentationOptions"]
@@ -19,6 +20,7 @@ class PointOptions:
         dataset: Name of the data set, or `"auto"` to tell by the layout.
         num_points: Points of a training sample; `None` = those of the model's data configuration.
         dev_fraction: Share of the training clouds held out for model selection, where there is no validation split.
+        dev_by_class: The same as a share of each class, of classification; only one of the two may be set.
         label_smoothing: Share of the target spread over all classes.
         drop: Largest share of points dropped.
         drop_probability: Share of the clouds that points are dropped of.
@@ -43,6 +45,7 @@ class PointOptions:
     dataset: str = "auto"
     num_points: int | None = None
     dev_fraction: float = 0.0
+    dev_by_class: float = 0.0
     label_smoothing: float = 0.0
     drop: float = 0.0
     drop_probability: float = 1.0
@@ -67,7 +70,7 @@ class PointOptions:
         if self.num_points is not None:
             check("num_points", self.num_points, self.num_points >= 1, "at least 1 or null")
         check("label_smoothing", self.label_smoothing, 0 <= self.label_smoothing < 1, "in [0, 1)")
-        check("dev_fraction", self.dev_fraction, 0 <= self.dev_fraction < 1, "in [0, 1)")
+        check_held_out(self)
         for key in ("drop", "drop_probability", "rotate_probability", "flip", "elastic", "auto_contrast", "color_drop"):
             check(key, getattr(self, key), 0 <= getattr(self, key) <= 1, "in [0, 1]")
         for key in ("rotate", "tilt"):
@@ -124,6 +127,7 @@ class SegmentationOptions(PointOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check("dev_by_class", self.dev_by_class, self.dev_by_class == 0, "0: points have classes, clouds have none")
         check("crops", self.crops, self.crops >= 0, "0 or more")
         check("lovasz", self.lovasz, 0 <= self.lovasz <= 1000, "0 or more")
         check("mix3d", self.mix3d, 0 <= self.mix3d <= 1, "in [0, 1]")

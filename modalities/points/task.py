@@ -14,13 +14,15 @@ from modalities.points.augment import Mix3D, run
 from modalities.points.batch import PointBatch
 from modalities.points.data_config import PointDataConfig
 from modalities.points.datasets import open_dataset
+from modalities.points.datasets.folders import PointFolders
 from modalities.points.evaluate import score_classes, score_points
 from modalities.points.losses import SegmentationLoss
 from modalities.points.options import ClassificationOptions, SegmentationOptions
 from modalities.points.store import PointStore
+from zoo.class_folders import has_split
 from zoo.errors import ConfigError, DataError
 from zoo.sources import locate
-from zoo.training.holdout import split_dev
+from zoo.training.holdout import held_out
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
 from zoo.training.task import EpochOrder
@@ -62,7 +64,8 @@ class _PointTask(ABC):
 
     def _split(self) -> None:
         """Which clouds are trained on, and which are held out: of which data, and their numbers."""
-        self.rows, self.dev_rows = split_dev(len(self.data), 0, self.options.dev_fraction)
+        labels = getattr(self.data, "labels", np.zeros(len(self.data), np.int64))
+        self.rows, self.dev_rows = held_out(self.options, np.asarray(labels))
         self.dev_data = self.data
         if not len(self.dev_rows) and (validation := self._validation()) is not None:
             self.dev_data, self.dev_rows = validation, np.arange(len(validation))
@@ -73,7 +76,8 @@ class _PointTask(ABC):
         Raises:
             DataError: If this one should have it, and it is absent or damaged.
         """
-        if "val" not in self.data.splits:
+        absent = isinstance(self.data, PointFolders) and not has_split(self.data.path, "val")
+        if "val" not in self.data.splits or absent:
             return None
         try:
             return self._opened("val")

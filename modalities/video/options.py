@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from modalities.video.datasets.find import DATASETS
+from zoo.training.holdout import check_held_out
 from zoo.training.settings import check
 
 __all__ = ["MotionOptions", "VideoOptions"]
@@ -18,7 +19,8 @@ class VideoOptions:
         dataset: One of `modalities.video.datasets.DATASETS`, or `"auto"`: by the layout.
         fold: Official split of UCF101 and HMDB51, 1 to 3.
         dev_count: Training videos held out for model selection; 0 takes the validation split of UCF101, and of Kinetics
-            where there is a `val.csv`.
+            where there is a `val.csv`, and of class folders where there is `val/`.
+        dev_by_class: The same as a share of the videos of each class; only one of the two may be set.
         crop_scale: Bounds on the share of a frame's area that a random crop keeps, the same for all frames of a clip;
             [1, 1] prepares training clips as those of the evaluation.
         crop_ratio: Bounds on its aspect ratio, relative to that of the input.
@@ -32,6 +34,7 @@ class VideoOptions:
     dataset: str = "auto"
     fold: int = 1
     dev_count: int = 0
+    dev_by_class: float = 0.0
     crop_scale: tuple[float, float] = (1.0, 1.0)
     crop_ratio: tuple[float, float] = (0.75, 4 / 3)
     flip: float = 0.5
@@ -44,7 +47,7 @@ class VideoOptions:
         names = ("auto", *DATASETS)
         check("dataset", self.dataset, self.dataset in names, f"one of {', '.join(names)}")
         check("fold", self.fold, self.fold in (1, 2, 3), "1, 2 or 3")
-        check("dev_count", self.dev_count, self.dev_count >= 0, "0 or more")
+        check_held_out(self)
         low, high = self.crop_scale
         check("crop_scale", self.crop_scale, 0 < low <= high <= 1, "two ascending numbers in (0, 1]")
         check("crop_ratio", self.crop_ratio, 0 < self.crop_ratio[0] <= self.crop_ratio[1], "two ascending numbers")

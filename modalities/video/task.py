@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from modalities.video.batches import ClipBatches, ClipInputs
 from modalities.video.datasets.base import VideoSet
 from modalities.video.datasets.find import open_videos
+from modalities.video.datasets.folders import VideoFolders
 from modalities.video.datasets.kinetics import Kinetics, table_of
 from modalities.video.datasets.ucf101 import UCF101
 from modalities.video.evaluate import accuracy
 from modalities.video.options import VideoOptions
 from modalities.video.transforms import normalise
+from zoo.class_folders import has_split
 from zoo.errors import ConfigError, DataError
-from zoo.training.holdout import split_dev
+from zoo.training.holdout import held_out
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
 from zoo.training.task import EpochOrder
@@ -49,10 +51,11 @@ class VideoClassification:
         self.data = self._split("train")
         self.dev: VideoSet = self.data
         self.rows, self.dev_rows = np.arange(len(self.data)), np.zeros(0, np.int64)
-        if isinstance(self.data, UCF101) and self.options.dev_count:
+        drawn = self.options.dev_count or self.options.dev_by_class
+        if isinstance(self.data, UCF101) and drawn:
             raise ConfigError("recipe: UCF101 has a validation split (first groups): leave dev_count at 0")
-        if self.options.dev_count:
-            self.rows, self.dev_rows = split_dev(len(self.data), self.options.dev_count, 0.0)
+        if drawn:
+            self.rows, self.dev_rows = held_out(self.options, self.data.labels)
         elif self._has_validation():
             self.dev = self._validation()
             self.dev_rows = np.arange(len(self.dev))
@@ -61,6 +64,8 @@ class VideoClassification:
         self.steps_per_epoch = self.order.steps_per_epoch
 
     def _has_validation(self) -> bool:
+        if isinstance(self.data, VideoFolders):
+            return has_split(self.data.path, "val")
         kinetics = isinstance(self.data, Kinetics) and table_of(self.data.path, "val") is not None
         return kinetics or isinstance(self.data, UCF101)
 

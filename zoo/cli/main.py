@@ -21,6 +21,7 @@ COMMANDS = {
     "predict": "zoo.cli.predict:predict",
     "eval": "zoo.cli.eval:eval_",
     "train": "zoo.cli.train:train",
+    "finetune": "zoo.cli.finetune:finetune",
     "sweep": "zoo.cli.sweep:sweep",
     "reproduce": "zoo.cli.reproduce:reproduce",
     "convert": "zoo.cli.convert:convert",

@@ -32,6 +32,7 @@ from zoo.training.recipe import Recipe, task_class
 from zoo.training.seeds import derive_seed, seed_device
 from zoo.training.stopping import StopRequest
 from zoo.training.task import Task, batches, check_model, loss_parts
+from zoo.training.tuning import Tuning, prepare_model
 
 __all__ = ["METRICS", "RECORD", "TrainResult", "Trainer", "train"]
 
@@ -145,6 +146,8 @@ class Trainer:
         self.ema = make_ema(self.model, recipe)
         self.optimizer = make_optimizer(self.model, recipe)
         self.schedule = make_schedule(self.optimizer, recipe, self.total_steps)
+        world = accelerator.num_processes
+        self.tuning = Tuning(self.model, recipe, self.optimizer, self.total_steps, world)
         self.encodings = [module for module in self.model.modules() if isinstance(module, AttentionEncoding)]
         self.net: nn.Module = accelerator.prepare_model(self.model)
         self.step = 0
@@ -162,8 +165,7 @@ class Trainer:
         arguments = {"drop_path": recipe.drop_path, **self.task.model_arguments(), **recipe.model_options}
         torch.manual_seed(derive_seed(recipe.seed, "weights"))
         model = zoo.load(recipe.model, pretrained=recipe.pretrained, **arguments)
-        if self.task.labels:
-            model.config["labels"] = list(self.task.labels)
+        prepare_model(model, recipe, self.task.labels)
         return model.train()
 
     def close(self) -> None:
@@ -186,6 +188,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "ema": None if self.ema is None else self.ema.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "tuning": self.tuning.state(),
             "config": json.dumps(self.model.config),
             "recipe": json.loads(json.dumps(self.recipe.to_dict())),
             "data": self.task.facts["sha256"],
@@ -207,6 +210,7 @@ class Trainer:
         if self.ema is not None:
             self.ema.module.load_state_dict(state["ema"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.tuning.load(state.get("tuning"))
 
     def run(self, stop: StopRequest, command: str | None = None) -> TrainResult:
         """Trains to the end or until `stop` asks; writes the files."""
@@ -249,8 +253,11 @@ class Trainer:
                 metrics = self.task.evaluate(self.smoothed, recipe.precision)
                 if log and metrics:
                     log.write({"step": self.step, "epoch": epoch, **metrics})
+                self.tuning.selection.observe(self.step, metrics, self.smoothed)
             reason = self._stop_reason(stop, log_every)
             self.seconds = resumed_seconds + time.monotonic() - start
+            if self.tuning.selection.stopped:
+                break
             if self.step < self.total_steps and (reason or self._checkpoint_due(epoch_ends, epoch, saved)):
                 self._save()
                 saved = self.step, time.monotonic()
@@ -261,6 +268,7 @@ class Trainer:
     def _train_step(self, inputs: Any, targets: Any) -> Tensor:
         epoch, index = divmod(self.step, self.task.steps_per_epoch)
         self.schedule.step_update(self.step)
+        self.tuning.head_first.begin(self.step)
         begin_step(self.device)
         seed_device(self.device, self._step_seed(epoch, index))
         if getattr(self.task, "draws_on_host", False):
@@ -269,6 +277,7 @@ class Trainer:
         loss = losses.pop("loss")
         self.parts = list(losses)
         self.accelerator.backward(loss)
+        self.tuning.head_first.drop_frozen(self.step)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip or math.inf)
         self.optimizer.step()
         for encoding in self.encodings:
@@ -355,6 +364,7 @@ class Trainer:
         import zoo
 
         recipe = self.recipe
+        tuned = self.tuning.finish(self.smoothed)
         self.smoothed.config["model"]["drop_path"] = 0.0  # type: ignore[index]
         zoo.save(self.smoothed, self.output, dtype=recipe.weights_dtype)
         cuda = self.device.type == "cuda"
@@ -370,10 +380,11 @@ class Trainer:
             "compiled": self.compiled,
             "duration_s": round(self.seconds, 1),
             "final_train_loss": self.last_loss,
-            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "parameters": sum(p.numel() for p in self.smoothed.parameters()),
             "data": self.task.facts,
             "date": datetime.now(UTC).date().isoformat(),
             "versions": {"torch": torch.__version__, "zoo": zoo.__version__},
+            **tuned,
             **self.task.evaluate(self.smoothed, recipe.precision),
         }
         partial = self.output / f"{RECORD}.tmp"

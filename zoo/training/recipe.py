@@ -63,6 +63,9 @@ class Recipe:
         betas: Of AdamW.
         weight_decay: Of AdamW; not applied to biases, norms and what the model's `no_weight_decay()` names.
         layer_decay: Learning-rate factor from one layer to the one below, or `None`.
+        head_lr: Learning-rate factor of the head, above 1 for a new head on a trained network.
+        head_first: Share of the steps, at the beginning, in which only the head learns.
+        lora: Rank of the adapters (LoRA) that learn in place of the weights, beside the head; 0 for none.
         block_lr: Learning-rate factor of the transformer blocks, as published point networks have it.
         warmup: Share of all steps that warm up linearly.
         clip: Bound on the gradient's norm; 0 for none.
@@ -74,6 +77,8 @@ class Recipe:
         device: `"auto"`, `"cpu"` or `"cuda"`.
         log_every: Steps between metric lines; `None` = once an epoch, at most 50 steps.
         eval_every: Epochs between evaluations on the dev split; 0 for none.
+        select: Metric of these evaluations, such as `dev_top1`, whose best weights are kept; `None` keeps the last.
+        patience: Evaluations in a row that are worse than the best, after which training ends; 0 for never.
         checkpoint_every: Epochs between checkpoints; 0 for none.
         checkpoint_seconds: Seconds between checkpoints; 0 for none.
         max_minutes: Save a checkpoint and stop after this time; `None` for no limit.
@@ -96,6 +101,9 @@ class Recipe:
     weight_decay: float = 0.05
     layer_decay: float | None = None
     block_lr: float = 1.0
+    head_lr: float = 1.0
+    head_first: float = 0.0
+    lora: int = 0
     warmup: float = 0.05
     clip: float = 1.0
     drop_path: float = 0.1
@@ -106,6 +114,8 @@ class Recipe:
     device: str = "auto"
     log_every: int | None = None
     eval_every: int = 0
+    select: str | None = None
+    patience: int = 0
     checkpoint_every: int = 0
     checkpoint_seconds: float = 60.0
     max_minutes: float | None = None
@@ -126,6 +136,9 @@ class Recipe:
         check("block_lr", self.block_lr, 0 < self.block_lr <= 1, "in (0, 1]")
         if self.block_lr != 1 and self.layer_decay is not None:
             raise ConfigError("recipe: block_lr and layer_decay are two ways to slow blocks down: give one of them")
+        check("head_lr", self.head_lr, 0 < self.head_lr <= 1000, "above 0 and at most 1000")
+        check("head_first", self.head_first, 0 <= self.head_first < 1, "in [0, 1)")
+        check("lora", self.lora, 0 <= self.lora <= 1024, "between 0 and 1024")
         check("warmup", self.warmup, 0 <= self.warmup < 1, "in [0, 1)")
         check("clip", self.clip, self.clip >= 0, "0 or more")
         check("drop_path", self.drop_path, 0 <= self.drop_path < 1, "in [0, 1)")
@@ -136,6 +149,11 @@ class Recipe:
             check("log_every", self.log_every, self.log_every >= 1, "at least 1 or null")
         for key in ("eval_every", "checkpoint_every", "checkpoint_seconds"):
             check(key, getattr(self, key), getattr(self, key) >= 0, "0 or more")
+        check("patience", self.patience, self.patience >= 0, "0 or more")
+        if self.select is not None and not self.eval_every:
+            raise ConfigError("recipe: select chooses among evaluations: set eval_every too")
+        if self.patience and self.select is None:
+            raise ConfigError("recipe: patience waits for a metric: set select, for example to dev_top1")
         if self.max_minutes is not None:
             check("max_minutes", self.max_minutes, self.max_minutes > 0, "above 0 or null")
         check("weights_dtype", self.weights_dtype, self.weights_dtype in ("float32", "float16"), "float32 or float16")

@@ -10,6 +10,7 @@ from zoo.config_file import check_config
 from zoo.errors import WeightsError
 from zoo.training.checkpoint import CHECKPOINT, load_checkpoint
 from zoo.training.loop import RECORD
+from zoo.training.lora import add_lora, merge_lora
 
 __all__ = ["snapshot"]
 
@@ -39,5 +40,9 @@ def snapshot(run: Path, folder: Path) -> tuple[Path, int]:
     config = check_config(json.loads(state["config"]), str(run / CHECKPOINT))
     config["model"]["drop_path"] = 0.0
     model = registry.architecture(config).build(config)
+    if rank := state["recipe"].get("lora"):
+        add_lora(model, rank)
     model.load_state_dict(state["ema"] or state["model"])
+    if rank:
+        merge_lora(model)
     return zoo.save(model, folder, dtype=state["recipe"]["weights_dtype"]), state["step"]

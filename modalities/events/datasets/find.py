@@ -8,13 +8,19 @@ from typing import Any
 
 from modalities.events.datasets.base import ClipSet, SceneSet
 from modalities.events.datasets.dvsgesture import LISTS, DvsGesture
+from modalities.events.datasets.folders import SUFFIXES, EventFolders
 from modalities.events.datasets.nmnist import NMNIST
 from modalities.events.datasets.prophesee import KINDS, BoxedRecordings, kind_of
+from zoo.class_folders import holds_classes
 from zoo.errors import ConfigError, DataError
 
-__all__ = ["CLIPS", "DATASETS", "open_clips", "open_dataset", "open_scenes"]
+__all__ = ["CLIPS", "DATASETS", "dataset_at", "open_clips", "open_dataset", "open_scenes"]
 
-CLIPS: dict[str, type[NMNIST] | type[DvsGesture]] = {"nmnist": NMNIST, "dvsgesture": DvsGesture}
+CLIPS: dict[str, type[NMNIST] | type[DvsGesture] | type[EventFolders]] = {
+    "nmnist": NMNIST,
+    "dvsgesture": DvsGesture,
+    "folders": EventFolders,
+}
 DATASETS = (*CLIPS, *KINDS)
 
 
@@ -39,7 +45,12 @@ def open_dataset(
         raise ConfigError(f"dataset must be auto or one of {', '.join(DATASETS)}, not {dataset!r}")
     if not root.exists():
         raise DataError(f"no such data: {root}")
-    found = _looks_like(root) if dataset == "auto" else dataset
+    found = dataset_at(root) if dataset == "auto" else dataset
+    if found is None:
+        raise DataError(
+            f"{root}: no known layout; expected Train/<digit>/*.bin (nmnist), trials_to_train.txt (dvsgesture), "
+            "train/*_td.dat with *_bbox.npy (gen1, 1mpx), or <class>/<recordings>, also in train/ (folders)"
+        )
     if found in KINDS:
         return BoxedRecordings(root, split, kind=found, errors=errors, **window)
     return CLIPS[found](root, split, errors=errors)
@@ -48,7 +59,7 @@ def open_dataset(
 def open_clips(data: str | os.PathLike[str], split: str, dataset: str = "auto", *, errors: str = "raise") -> ClipSet:
     """Opens one split of a data set for classification; see `open_dataset`."""
     opened = open_dataset(data, split, dataset, errors=errors)
-    if not isinstance(opened, (NMNIST, DvsGesture)):
+    if not isinstance(opened, (NMNIST, DvsGesture, EventFolders)):
         raise DataError(f"{data}: recordings with boxes; a classifier needs one of {', '.join(CLIPS)}")
     return opened
 
@@ -63,15 +74,11 @@ def open_scenes(
     return opened
 
 
-def _looks_like(root: Path) -> str:
+def dataset_at(root: Path) -> str | None:
+    """The data set that a folder or archive looks like, or `None`."""
     if root.is_file() or (root / "Train").is_dir() or (root / "Test").is_dir():
         return "nmnist"
     if any((root / name).is_file() for name in LISTS.values()):
         return "dvsgesture"
     kind = kind_of(root)
-    if kind is None:
-        raise DataError(
-            f"{root}: no known layout; expected Train/<digit>/*.bin (nmnist), trials_to_train.txt (dvsgesture), or "
-            "train/*_td.dat with *_bbox.npy (gen1, 1mpx)"
-        )
-    return kind
+    return "folders" if kind is None and holds_classes(root, SUFFIXES) else kind

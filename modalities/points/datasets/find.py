@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from modalities.points.datasets.base import PointSet
+from modalities.points.datasets.folders import PointFolders
 from modalities.points.datasets.indoor import S3DIS, ScanNet, ScanNetArrays
 from modalities.points.datasets.modelnet import ModelNetArrays, ModelNetMeshes, ModelNetSampled
 from modalities.points.datasets.outdoor import AirborneTiles, KittiFrames, SemanticKITTI
+from modalities.points.formats import SUFFIXES
+from zoo.class_folders import holds_classes
 from zoo.errors import ConfigError, DataError
 from zoo.npy import read_members
 
-__all__ = ["DATASETS", "open_dataset"]
+__all__ = ["DATASETS", "dataset_at", "open_dataset"]
 
 DATASETS: dict[str, Callable[..., Any]] = {
     "modelnet": ModelNetMeshes,
@@ -26,6 +29,7 @@ DATASETS: dict[str, Callable[..., Any]] = {
     "semantickitti": SemanticKITTI,
     "kitti": KittiFrames,
     "als": AirborneTiles,
+    "folders": PointFolders,
 }
 _OF_ONE_FILE = ("modelnet-arrays", "kitti", "als")
 
@@ -63,13 +67,22 @@ def open_dataset(
     if dataset in ("auto", *_OF_ONE_FILE):
         root = _one_file(root)
     kind = _looks_like(root) if dataset == "auto" else dataset
-    if kind == "modelnet" and draw is not None:
+    if kind in ("modelnet", "folders") and draw is not None:
         options = {"num_points": draw, **options}
     try:
         opened: PointSet = DATASETS[kind](root, split, errors=errors, **options)
     except TypeError as error:
         raise ConfigError(f"{kind}: an option it does not have ({error})") from error
     return opened
+
+
+def dataset_at(data: Path) -> str | None:
+    """The data set that a folder or file looks like, or `None`."""
+    root = data.expanduser()
+    try:
+        return _looks_like(_one_file(root)) if root.exists() else None
+    except DataError:
+        return None
 
 
 def _one_file(root: Path) -> Path:
@@ -88,7 +101,8 @@ def _looks_like(root: Path) -> str:
         raise DataError(
             f"{root}: no known layout; expected <class>/train/*.off (modelnet), modelnet40_train.txt "
             "(modelnet-sampled), scans/<id> (scannet), <split>/<scene>/coord.npy (scannet-arrays), Area_<k>/<room> "
-            "(s3dis), sequences/<XX> (semantickitti), training/velodyne (kitti), or one .npz (modelnet-arrays, als)"
+            "(s3dis), sequences/<XX> (semantickitti), training/velodyne (kitti), one .npz (modelnet-arrays, als), or "
+            "<class>/<clouds>, also in train/ (folders)"
         )
     return kind
 
@@ -108,6 +122,8 @@ def _folder_like(root: Path) -> str | None:
         return "scannet-arrays"
     if next(root.glob("*/train/*.off"), None) is not None or next(root.glob("*/test/*.off"), None) is not None:
         return "modelnet"
+    if holds_classes(root, SUFFIXES):
+        return "folders"
     return None
 
 

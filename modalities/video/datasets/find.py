@@ -7,14 +7,17 @@ from pathlib import Path
 
 from modalities.video.datasets import hmdb51, ucf101
 from modalities.video.datasets.base import VideoSet
+from modalities.video.datasets.folders import VideoFolders
 from modalities.video.datasets.hmdb51 import HMDB51
 from modalities.video.datasets.kinetics import Kinetics, table_of
 from modalities.video.datasets.ucf101 import UCF101
+from zoo.class_folders import holds_classes
 from zoo.errors import ConfigError, DataError
+from zoo.reading import VIDEO_SUFFIXES
 
-__all__ = ["DATASETS", "open_videos"]
+__all__ = ["DATASETS", "dataset_at", "open_videos"]
 
-DATASETS = ("ucf101", "hmdb51", "kinetics")
+DATASETS = ("ucf101", "hmdb51", "kinetics", "folders")
 
 
 def open_videos(
@@ -45,22 +48,27 @@ def open_videos(
         raise ConfigError(f"dataset must be auto or one of {', '.join(DATASETS)}, not {dataset!r:.60}")
     if not root.is_dir():
         raise DataError(f"no such data: {root}")
-    found = _looks_like(root) if dataset == "auto" else dataset
+    found = dataset_at(root) if dataset == "auto" else dataset
+    if found is None:
+        raise DataError(
+            f"{root}: no known layout; expected ucfTrainTestlist/classInd.txt (ucf101), testTrainMulti_7030_splits/ "
+            "(hmdb51), train.csv, val.csv or test.csv (kinetics), or <class>/<videos>, also in train/ (folders)"
+        )
     if found == "ucf101":
         return UCF101(root, split, fold=fold, validation=validation, errors=errors)
     if found == "hmdb51":
         return HMDB51(root, split, fold=fold, errors=errors)
-    return Kinetics(root, split, errors=errors)
+    return (VideoFolders if found == "folders" else Kinetics)(root, split, errors=errors)
 
 
-def _looks_like(root: Path) -> str:
+def dataset_at(root: Path) -> str | None:
+    """The data set that a folder looks like, or `None`."""
     if any((root / name / "classInd.txt").is_file() for name in ucf101.LISTS):
         return "ucf101"
     if any((root / name).is_dir() for name in hmdb51.LISTS[:2]):
         return "hmdb51"
     if any(table_of(root, split) for split in ("train", "val", "test")):
         return "kinetics"
-    raise DataError(
-        f"{root}: no known layout; expected ucfTrainTestlist/classInd.txt (ucf101), testTrainMulti_7030_splits/ "
-        "(hmdb51), or train.csv, val.csv or test.csv (kinetics)"
-    )
+    if holds_classes(root, VIDEO_SUFFIXES):
+        return "folders"
+    return None

@@ -1,0 +1,38 @@
+"""Data sets of the Hub: their Parquet files in the cache of huggingface_hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from zoo.errors import ConfigError, DataError
+from zoo.hub import split_repository
+
+__all__ = ["local_data"]
+
+_PREFIX = "hf-hub:"
+_PATTERNS = ["*.parquet", "data/*.parquet"]
+
+
+def local_data(data: str | os.PathLike[str]) -> Path:
+    """A folder or file as it is; of `hf-hub:ORG/NAME[@REVISION]` the folder with its Parquet files, fetched if need be.
+
+    Raises:
+        ConfigError: If the form of the name is wrong.
+        DataError: If the data set cannot be fetched, or has no Parquet files.
+    """
+    if not isinstance(data, str) or not data.startswith(_PREFIX):
+        return Path(data).expanduser()
+    repo_id, revision = split_repository(data.removeprefix(_PREFIX))
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(repo_id, repo_type="dataset", revision=revision, allow_patterns=_PATTERNS))
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"{data}: the data set cannot be fetched ({type(error).__name__}: {reason})") from None
+    if not any(True for pattern in _PATTERNS for _ in folder.glob(pattern)):
+        raise DataError(f"{data}: has no Parquet files ({', '.join(_PATTERNS)}); download it and give its folder")
+    return folder
