@@ -42,6 +42,8 @@ def test_registered_names():
     for encoding in ("pape", "rope", "pope", "alibi", "none"):
         expected |= {f"{encoding}-decoder-{s}-{data}" for s in "nt" for data in ("index", "jsb", "shakespeare", "hg38")}
     expected |= {f"learned-decoder-{s}-index" for s in "nt"}
+    for size, data in (("124m", "owt"), ("253m", "owt"), ("774m", "owt"), ("s", "maestro"), ("s", "genome")):
+        expected |= {f"{e}-decoder-{size}-{data}" for e in ("pape", "rope", "pope")}
     expected |= {f"{e}-decoder-s-index-paper" for e in ("pape", "rope", "pope", "alibi", "none", "learned")}
     assert set(NAMES) == expected
     assert sorted(NAMES) == NAMES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modalities.sequence.batch import IGNORED
+from modalities.sequence.bpe import BpeTokenizer
 from modalities.sequence.datasets import SequenceSet, open_sequences
 from modalities.sequence.datasets.find import MADE_UP, dataset_at
 from modalities.sequence.tokenizers import tokenizer_from_dict
@@ -42,7 +44,7 @@ def score(
     Returns:
         `nll`, the mean negative log-likelihood of a token in nats; `accuracy`, percent of tokens that got the largest
         logit; `exact`, percent of sequences without a wrong one, of made-up tasks; `nll_frame`, nats of a frame of
-        music; `tokens`, how many were scored.
+        music; `perplexity`, of text in pieces of a vocabulary; `tokens`, how many were scored.
 
     Raises:
         ConfigError: If there are no sequences of this size.
@@ -65,6 +67,8 @@ def score(
             sequences += len(targets)
     nats_, tokens, hits, exact, frames = total.tolist()
     found = {"nll": nats_ / tokens, "accuracy": 100 * hits / tokens}
+    if isinstance(data.tokenizer, BpeTokenizer):
+        found["perplexity"] = math.exp(found["nll"])
     if data.made_up:
         found["exact"] = 100 * exact / sequences
     if data.frame_tokens is not None:

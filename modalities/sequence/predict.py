@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from modalities.sequence.bpe import BpeTokenizer
 from modalities.sequence.data_config import SequenceDataConfig
 from modalities.sequence.datasets.find import settings
 from modalities.sequence.datasets.indexing import IndirectIndexing
 from modalities.sequence.datasets.made import MadeUp
 from modalities.sequence.generate import generate
+from modalities.sequence.performance import PerformanceTokenizer
 from modalities.sequence.presets import INDEX_CHARACTERS
 from modalities.sequence.prompts import MOST_TOKENS, as_prompt, encode_prompt
 from modalities.sequence.results import CONTINUATIONS, Continuation
@@ -41,9 +43,11 @@ NEW_TOKENS = {
     DNATokenizer.kind: 200,
     ChoraleTokenizer.kind: 512,
     RollTokenizer.kind: 256,
+    BpeTokenizer.kind: 100,
+    PerformanceTokenizer.kind: 1024,
 }
 """New tokens unless asked: of chorales 32 quarter notes. Of made-up tasks an answer."""
-_NOTHING = {ChoraleTokenizer.kind: "chorale", RollTokenizer.kind: "roll"}
+_NOTHING = {ChoraleTokenizer.kind: "chorale", RollTokenizer.kind: "roll", PerformanceTokenizer.kind: "performance"}
 _HOTTEST = 1e6
 _OPTIONS = ("progress", "seed", "temperature", "tokens")
 
@@ -222,7 +226,9 @@ class Prompts:
         return NEW_TOKENS[self.tokenizer.kind] if self.task is None else self.task.answer_tokens
 
     def _end(self) -> int | None:
-        """The token that ends an answer."""
+        """The token that ends an answer, or a document."""
+        if isinstance(self.tokenizer, BpeTokenizer):
+            return self.tokenizer.end
         if self.task is None or self.task.answer_end is None:
             return None
         return int(self.tokenizer.encode(self.task.answer_end)[0])

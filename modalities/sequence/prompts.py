@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from modalities.sequence.bpe import BpeTokenizer
 from modalities.sequence.midi import from_midi
+from modalities.sequence.performance import PerformanceTokenizer, notes_from_midi
 from modalities.sequence.tokenizers import (
     ByteTokenizer,
     CharTokenizer,
@@ -36,10 +38,12 @@ _FILES = {
     DNATokenizer.kind: ((".fa", ".fasta", ".fna", ".txt"), "a DNA model"),
     ChoraleTokenizer.kind: ((".mid", ".midi", ".npz"), "a chorale model"),
     RollTokenizer.kind: ((".npz",), "a model of piano rolls"),
+    BpeTokenizer.kind: ((".txt",), "a text model"),
+    PerformanceTokenizer.kind: ((".mid", ".midi"), "a model of performances"),
 }
 _SUFFIXES = frozenset(suffix for suffixes, _ in _FILES.values() for suffix in suffixes)
-_MUSIC = {ChoraleTokenizer.kind: "pitches", RollTokenizer.kind: "roll"}
-"""Kind of tokenizer -> the array of an .npz."""
+_MUSIC = {ChoraleTokenizer.kind: "pitches", RollTokenizer.kind: "roll", PerformanceTokenizer.kind: ""}
+"""Kind of tokenizer -> the array of an .npz, of those that have one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,8 +175,10 @@ def _bases(text: str, name: str) -> str:
     return "".join(lines[records:])
 
 
-def _music(data: bytes, name: str, tokenizer: Tokenizer) -> np.ndarray:
+def _music(data: bytes, name: str, tokenizer: Tokenizer) -> Any:
     key = _MUSIC[tokenizer.kind]
+    if isinstance(tokenizer, PerformanceTokenizer):
+        return notes_from_midi(data, name)
     if data.startswith(b"MThd") and isinstance(tokenizer, ChoraleTokenizer):
         return from_midi(data, name, max_steps=MOST_TOKENS // 4)
     if not data.startswith(b"PK"):

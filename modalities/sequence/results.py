@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
+from modalities.sequence.bpe import BpeTokenizer
 from modalities.sequence.midi import TEMPO, to_midi
+from modalities.sequence.performance import Note, PerformanceTokenizer, notes_to_midi
 from modalities.sequence.tokenizers import (
     SILENT,
     VOICES,
@@ -32,7 +34,7 @@ from zoo.results import Picture, PictureResults, one_line
 if TYPE_CHECKING:
     import PIL.Image
 
-__all__ = ["CONTINUATIONS", "Chorale", "Continuation", "Dna", "Roll", "Text"]
+__all__ = ["CONTINUATIONS", "Chorale", "Continuation", "Dna", "Performance", "Roll", "Text"]
 
 _LINE = 60  # Bases of a line of FASTA.
 _SHOWN = 8  # Steps of a chorale that are printed.
@@ -313,6 +315,36 @@ class Roll(Continuation):
         return _npz(roll=self.roll) if suffix == ".npz" else super().data(suffix)
 
 
+class Performance(Continuation):
+    """A piano performance; see `Continuation`. `.mid`: a MIDI file, see `modalities.sequence.performance`."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("source", *Note._fields)
+    SUFFIXES: ClassVar[tuple[str, ...]] = (".mid", ".midi", ".json")
+
+    @property
+    def notes(self) -> list[Note]:
+        """Onset and end in seconds, pitch (MIDI number) and velocity of each note, prompt included."""
+        return list(self.decoded())
+
+    def shown(self) -> str:
+        """How long it is."""
+        notes = self.notes
+        seconds = max((note.end for note in notes), default=0.0)
+        return f"  {len(notes)} notes in {seconds:.1f} s with the prompt; --save out.mid writes them"
+
+    def content(self) -> dict[str, Any]:
+        """`notes`: (onset, end, pitch, velocity) of each."""
+        return {"notes": [list(note) for note in self.notes]}
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Returns (source, onset, end, pitch, velocity) of each note."""
+        return [(self.name, *note) for note in self.notes]
+
+    def data(self, suffix: str) -> bytes:
+        """See `Continuation.data`."""
+        return notes_to_midi(self.notes, self.about) if suffix in (".mid", ".midi") else super().data(suffix)
+
+
 # Kind of tokenizer -> class of results.
 CONTINUATIONS: dict[str, type[Continuation]] = {
     CharTokenizer.kind: Text,
@@ -320,6 +352,8 @@ CONTINUATIONS: dict[str, type[Continuation]] = {
     DNATokenizer.kind: Dna,
     ChoraleTokenizer.kind: Chorale,
     RollTokenizer.kind: Roll,
+    BpeTokenizer.kind: Text,
+    PerformanceTokenizer.kind: Performance,
 }
 
 

@@ -49,6 +49,7 @@ _COLUMNS = {
     "generation": (
         ("nll", "NLL (nats/token)"),
         ("nll_frame", "NLL (nats/frame)"),
+        ("perplexity", "perplexity"),
         ("accuracy", "accuracy (%)"),
         ("exact", "no fault (%)"),
     ),

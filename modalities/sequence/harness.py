@@ -1,0 +1,221 @@
+"""Zero-shot tasks through EleutherAI's lm-evaluation-harness (extra `harness`): LAMBADA, HellaSwag, CBT and others.
+
+    import lm_eval, zoo
+    from modalities.sequence.harness import harness_model
+
+    model = zoo.load("local-dir:DIR", device="cuda")
+    tasks = ["lambada_openai", "hellaswag"]
+    print(lm_eval.simple_evaluate(model=harness_model(model, "tokenizer.json"), tasks=tasks)["results"])
+
+Written after the interface of lm_eval 0.4; no task was run here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from modalities.sequence.bpe import BpeTokenizer, read_bpe
+from zoo.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    from modalities.sequence.model import Decoder
+
+__all__ = ["Scorer", "harness_model", "windows"]
+
+_BATCH_TOKENS = 16_384
+_NEW_TOKENS = 256
+_STRIDE = 32  # New tokens between looks for a stop.
+
+
+class Scorer:
+    """Log-likelihoods and continuations of token ids by a decoder.
+
+    Sequences are batched with others of equal length alone: nothing is filled up, which encodings that look at the
+    whole sample would see.
+
+    Args:
+        model: In eval mode.
+        end: The token that stands for an empty context.
+        max_length: Most tokens that the model reads; `None`: those of training. Contexts are cut from the left.
+
+    Raises:
+        ConfigError: If the length cannot be used.
+    """
+
+    def __init__(self, model: Decoder, end: int, max_length: int | None = None) -> None:
+        length = model.data_config.length if max_length is None else max_length
+        if type(length) is not int or length < 2:
+            raise ConfigError(f"max_length must be a whole number, 2 or more, got {length!r:.40}")
+        self.model, self.end, self.max_length = model, end, length
+
+    @torch.inference_mode()
+    def continuations(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[tuple[float, bool]]:
+        """Of (context, continuation): nats of the continuation after the context, and whether it is the greedy one.
+
+        Args:
+            pairs: Token ids; an empty context is that of a new document.
+
+        Raises:
+            ConfigError: If a continuation is empty or longer than the model reads.
+        """
+        rows = [self._row(context, continuation) for context, continuation in pairs]
+        results: list[tuple[float, bool]] = [(0.0, False)] * len(rows)
+        for chosen in _by_length([len(row) for row in rows]):
+            ids = torch.tensor([rows[index] for index in chosen], device=self.model.embed.weight.device)
+            scores = F.log_softmax(self.model(ids[:, :-1]).float(), dim=-1)
+            targets = ids[:, 1:]
+            nats = scores.gather(2, targets[:, :, None]).squeeze(2)
+            greedy = scores.argmax(dim=-1) == targets
+            for row, index in enumerate(chosen):
+                count = len(pairs[index][1])
+                results[index] = (float(nats[row, -count:].double().sum()), bool(greedy[row, -count:].all()))
+        return results
+
+    def rolling(self, ids: Sequence[int]) -> float:
+        """Nats of a whole text as a document of its own: every token is predicted once, from up to a window before."""
+        parts = self.continuations(windows(ids, self.end, self.max_length)) if len(ids) else []
+        return sum(nats for nats, _ in parts)
+
+    @torch.inference_mode()
+    def until(
+        self,
+        context: Sequence[int],
+        tokenizer: BpeTokenizer,
+        stops: Sequence[str],
+        *,
+        max_new_tokens: int = _NEW_TOKENS,
+        temperature: float = 0.0,
+    ) -> str:
+        """Continues a context until one of some texts, or the end of the document, comes; without these.
+
+        Args:
+            context: Token ids.
+            tokenizer: Of the ids.
+            stops: Texts.
+            max_new_tokens: At most.
+            temperature: 0 takes the likeliest token always.
+
+        Raises:
+            ConfigError: If the model cannot read as many.
+        """
+        if not 1 <= max_new_tokens < self.max_length:
+            raise ConfigError(f"max_new_tokens must be 1 to {self.max_length - 1}, got {max_new_tokens}")
+        given = list(context or [self.end])[max_new_tokens - self.max_length :]
+        made: list[int] = []
+        while len(made) < max_new_tokens:
+            ids = torch.tensor([given + made], device=self.model.embed.weight.device)
+            count = min(_STRIDE, max_new_tokens - len(made))
+            new = self.model.generate(ids, count, temperature=temperature, stop_token=self.end)[0, ids.shape[1] :]
+            made += new.tolist()
+            ended = self.end in made
+            made = made[: made.index(self.end)] if ended else made
+            text = tokenizer.decode(made)
+            places = [place for stop in stops if stop and (place := text.find(stop)) >= 0]
+            if places:
+                return text[: min(places)]
+            if ended:
+                return text
+        return tokenizer.decode(made)
+
+    def _row(self, context: Sequence[int], continuation: Sequence[int]) -> list[int]:
+        """What is read, and the last token of the continuation."""
+        if not 1 <= len(continuation) <= self.max_length:
+            raise ConfigError(
+                f"a continuation has 1 to {self.max_length} tokens, not {len(continuation)}: give a larger max_length"
+            )
+        return [*(context or [self.end]), *continuation][-(self.max_length + 1) :]
+
+
+def windows(ids: Sequence[int], end: int, length: int) -> list[tuple[list[int], list[int]]]:
+    """(context, continuation) of a text: continuations follow each other and are the whole of it.
+
+    All but the last window read as many tokens as they predict; the last reads as far back as it may.
+
+    Args:
+        ids: Of the text.
+        end: The token before its first.
+        length: Most tokens that are read.
+    """
+    text = list(ids)
+    found = []
+    for begin in range(0, len(text), length):
+        stop = min(begin + length, len(text))
+        before = [end, *text][max(0, stop - length) : begin + 1]
+        found.append((before, text[begin:stop]))
+    return found
+
+
+def harness_model(model: Decoder, tokenizer: str | os.PathLike[str], *, max_length: int | None = None) -> Any:
+    """A model of lm-evaluation-harness.
+
+    Args:
+        model: A decoder of text, on the device to use.
+        tokenizer: Its file; see `modalities.sequence.bpe.read_bpe`.
+        max_length: See `Scorer`.
+
+    Returns:
+        An `lm_eval.api.model.LM`.
+
+    Raises:
+        ConfigError: If the tokenizer is not that of the model.
+        MissingDependencyError: If a library is not installed.
+    """
+    base: Any = require("lm_eval.api.model", "harness").LM
+    own, _ = read_bpe(tokenizer)
+    stated = model.data_config.tokenizer
+    if own.vocab_size != model.num_classes or (stated is not None and stated != own.to_dict()):
+        raise ConfigError(f"{tokenizer}: not the tokenizer of {model.config['name']}")
+    scorer = Scorer(model.eval(), own.end, max_length)
+
+    class HarnessDecoder(base):
+        """Requests of the harness as token ids."""
+
+        def loglikelihood(self, requests: Iterable[Any]) -> list[tuple[float, bool]]:
+            pairs = [_split(own, *request.args) for request in requests]
+            return scorer.continuations(pairs)
+
+        def loglikelihood_rolling(self, requests: Iterable[Any]) -> list[float]:
+            return [scorer.rolling(own.encode(request.args[0]).tolist()) for request in requests]
+
+        def generate_until(self, requests: Iterable[Any]) -> list[str]:
+            found = []
+            for request in requests:
+                context, settings = request.args
+                stops = settings.get("until") or []
+                found.append(
+                    scorer.until(
+                        own.encode(context).tolist(),
+                        own,
+                        [stops] if isinstance(stops, str) else stops,
+                        max_new_tokens=settings.get("max_gen_toks", min(_NEW_TOKENS, scorer.max_length - 1)),
+                        temperature=settings.get("temperature", 0.0) if settings.get("do_sample") else 0.0,
+                    )
+                )
+            return found
+
+    return HarnessDecoder()
+
+
+def _split(tokenizer: BpeTokenizer, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    """Tokens of a context and of what follows, encoded together: spaces belong to the piece behind them."""
+    bare = context.rstrip()
+    context, continuation = bare, context[len(bare) :] + continuation
+    before = tokenizer.encode(context).tolist()
+    whole = tokenizer.encode(context + continuation).tolist()
+    return whole[: len(before)], whole[len(before) :]
+
+
+def _by_length(lengths: Sequence[int]) -> Iterable[list[int]]:
+    """Batches of indices of equal length, the longest first."""
+    groups: dict[int, list[int]] = {}
+    for index, length in enumerate(lengths):
+        groups.setdefault(length, []).append(index)
+    for length, members in sorted(groups.items(), reverse=True):
+        step = max(1, _BATCH_TOKENS // length)
+        for first in range(0, len(members), step):
+            yield members[first : first + step]

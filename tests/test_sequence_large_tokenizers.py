@@ -1,0 +1,180 @@
+"""Byte-pair encoding by a file that is named by its hash, and piano performances as events."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import zoo
+from modalities.sequence.bpe import ENVIRONMENT, BpeTokenizer, read_bpe
+from modalities.sequence.performance import Note, PerformanceTokenizer, notes_from_midi, notes_to_midi
+from modalities.sequence.presets import config
+from modalities.sequence.results import Performance
+from modalities.sequence.tokenizers import tokenizer_from_dict
+from tests.sequence_files import TEXT, write_tokenizer
+from tests.sequence_training import SIZES
+from zoo.errors import ConfigError, DataError, MissingDependencyError
+from zoo.registry import architecture
+
+
+def test_texts_survive_bpe(tmp_path: Path) -> None:
+    tokenizer, content = read_bpe(write_tokenizer(tmp_path))
+    assert content == (tmp_path / "tokenizer.json").read_text()
+    for text in (TEXT, "", "naïve 日本 \x00 \U0001f600", "<|endoftext|>"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer.encode(TEXT)) < len(TEXT.encode()) and tokenizer.vocab_size == 300
+    many = tokenizer.encode_many([TEXT, "b"])
+    assert [ids.tolist() for ids in many] == [tokenizer.encode(text).tolist() for text in (TEXT, "b")]
+    with pytest.raises(DataError, match="no tokens"):
+        tokenizer.encode("\ud800")
+    with pytest.raises(DataError, match="expected text"):
+        tokenizer.encode(b"bytes")  # type: ignore[arg-type]
+
+
+def test_the_file_is_found_by_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_tokenizer(tmp_path)
+    tokenizer, _ = read_bpe(path)
+    stated = json.loads(json.dumps(tokenizer.to_dict()))
+    again = tokenizer_from_dict(stated)
+    assert again == tokenizer and isinstance(again, BpeTokenizer)
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    with pytest.raises(
+        ConfigError, match=f"set {ENVIRONMENT} to the tokenizer.json with sha256 {tokenizer.sha256[:12]}"
+    ):
+        again.encode(TEXT)
+    monkeypatch.setenv(ENVIRONMENT, str(path))
+    assert again.encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(ConfigError, match="not the tokenizer of this model"):
+        tokenizer_from_dict(stated).encode(TEXT)
+
+
+def test_tables_of_gpt2_make_the_same_tokens(tmp_path: Path) -> None:
+    tokenizer, content = read_bpe(write_tokenizer(tmp_path))
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    model = json.loads(content)["model"]
+    (tables / "vocab.json").write_text(json.dumps(model["vocab"]))
+    pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    (tables / "merges.txt").write_text("#version: 0.2\n" + "\n".join(pairs) + "\n")
+    other, _ = read_bpe(tables)
+    assert other.encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
+    assert (other.vocab_size, other.end) == (tokenizer.vocab_size, tokenizer.end)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "no tokenizer at"), ("{}", "not a tokenizer"), ("\x00", "not a tokenizer")],
+)
+def test_files_that_are_no_tokenizers(content: str | None, message: str, tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    path = tmp_path / "tokenizer.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        read_bpe(path)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"sha256": "abc", "vocab_size": 9, "end": 1},
+        {"sha256": "0" * 64, "vocab_size": 9, "end": 9},
+        {"sha256": "0" * 64, "vocab_size": "9", "end": 1},
+        {"sha256": "0" * 64, "vocab_size": 9},
+    ],
+)
+def test_hostile_descriptions_of_bpe(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="tokenizer"):
+        tokenizer_from_dict({"kind": "bpe", **values})
+
+
+def test_missing_libraries_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_tokenizer(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'pape-zoo\[text\]'"):
+        read_bpe(path)
+
+
+def test_notes_survive_as_events_and_as_midi() -> None:
+    pytest.importorskip("mido")
+    notes = [Note(0.0, 0.5, 60, 66), Note(0.25, 3.0, 64, 90), Note(0.5, 0.75, 60, 66), Note(4.12, 4.13, 127, 2)]
+    tokenizer = PerformanceTokenizer()
+    ids = tokenizer.encode(notes)
+    assert ids.max() < tokenizer.start and tokenizer.vocab_size == 389
+    assert ids[:3].tolist() == [256 + 100 + 66 * 32 // 128, 60, 256 + 24]  # Loudness, key down, 250 ms.
+    assert (ids == 256 + 99).sum() == 3  # A second at a time: from 0.75 to 3.0 s, and on to 4.12 s.
+    for found in (tokenizer.decode(ids), notes_from_midi(notes_to_midi(notes), "x")):
+        assert [note.pitch for note in found] == [note.pitch for note in notes]
+        for one, other in zip(found, notes, strict=True):
+            assert one.onset == pytest.approx(other.onset, abs=1e-6) and one.end == pytest.approx(other.end, abs=1e-6)
+            assert abs(one.velocity - other.velocity) <= 2
+    assert tokenizer.encode(notes_to_midi(notes)).tolist() == ids.tolist()
+    assert tokenizer.decode(ids[:2]) == [] and tokenizer.decode([]) == []
+
+
+def test_the_pedal_holds_notes() -> None:
+    mido = pytest.importorskip("mido")
+    file = mido.MidiFile(type=0, ticks_per_beat=500)
+    track = file.add_track()
+    track.append(mido.Message("control_change", control=64, value=127, time=0))
+    track.append(mido.Message("note_on", note=60, velocity=64, time=100))
+    track.append(mido.Message("note_off", note=60, velocity=0, time=100))
+    track.append(mido.Message("note_on", note=60, velocity=64, time=300))  # Struck again: the first ends here.
+    track.append(mido.Message("note_off", note=60, velocity=0, time=100))
+    track.append(mido.Message("control_change", control=64, value=0, time=400))
+    import io
+
+    buffer = io.BytesIO()
+    file.save(file=buffer)
+    notes = notes_from_midi(buffer.getvalue(), "pedal")
+    assert [(round(note.onset, 3), round(note.end, 3)) for note in notes] == [(0.1, 0.5), (0.5, 1.0)]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"MThd", b"MThd\x00\x00\x00\x06\x00\x00\x00\x01\x01\xf4MTrk\x00\x00\xff\xff", b"RIFF"]
+)
+def test_damaged_performances(data: bytes) -> None:
+    pytest.importorskip("mido")
+    with pytest.raises(DataError, match="not a readable MIDI file"):
+        PerformanceTokenizer().encode(data)
+
+
+@pytest.mark.parametrize("note", [(0, 1, 128, 64), (0, 1, 60, 0), (1, 0, 60, 64), (float("nan"), 1, 60, 64)])
+def test_notes_that_no_piano_plays(note: tuple[float, float, int, int]) -> None:
+    with pytest.raises(DataError, match="no note that a piano plays"):
+        PerformanceTokenizer().encode([note])
+
+
+def model_of(tokenizer: Any) -> Any:
+    data = {"length": 64, "tokenizer": tokenizer.to_dict()}
+    made = config("toy", encoding="rope", sizes=SIZES, vocabulary=tokenizer.vocab_size, data=data)
+    torch.manual_seed(0)
+    return architecture(made).build(made).eval()
+
+
+def test_prediction_of_texts_and_performances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mido")
+    path = write_tokenizer(tmp_path)
+    monkeypatch.setenv(ENVIRONMENT, str(path))
+    text = zoo.predictor(model_of(read_bpe(path)[0]))("The quick", tokens=20, seed=3)
+    assert text.prompt_text == "The quick" and text.whole_text.startswith("The quick") and 1 <= len(text.tokens) <= 20
+    monkeypatch.delenv(ENVIRONMENT)
+    with pytest.raises(ConfigError, match=ENVIRONMENT):
+        zoo.predictor(model_of(read_bpe(path)[0]))("The quick")
+
+    play = zoo.predictor(model_of(PerformanceTokenizer()))
+    made = play(None, tokens=200, seed=1)
+    assert isinstance(made, Performance) and len(made.tokens) == 200 and (made.tokens != 388).all()
+    saved = made.save(tmp_path / "made.mid")
+    assert len(notes_from_midi(saved.read_bytes(), "x")) > 0
+    longer = play(saved, tokens=5)
+    assert len(longer.prompt) > 20 and json.loads(longer.to_json())["notes"] and "notes in" in str(longer)
+    with pytest.raises(DataError, match="goes on from a file .mid or .midi"):
+        play("text")
+    assert np.array_equal(play(None, tokens=200, seed=1).tokens, made.tokens)
