@@ -7,7 +7,7 @@
     tasks = ["lambada_openai", "hellaswag"]
     print(lm_eval.simple_evaluate(model=harness_model(model, "tokenizer.json"), tasks=tasks)["results"])
 
-Written after the interface of lm_eval 0.4; no task was run here.
+Tried with lm_eval 0.4.13 on made-up tasks of all three kinds of requests; no public task was run here.
 """
 
 from __future__ import annotations
