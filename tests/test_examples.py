@@ -105,6 +105,7 @@ def test_driving_frame(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_driving_frame_overfits_the_real_key_frame(shared: Path, tmp_path: Path) -> None:
     archive = shared / "data" / "nuscenes_one_sample" / "nuscenes_one_sample.zip"
     if not archive.is_file():
