@@ -8,7 +8,7 @@
     print(lm_eval.simple_evaluate(model=harness_model(model, "tokenizer.json"), tasks=tasks)["results"])
 
 The library fetches the data of its tasks. It has none for the Children's Book Test (lm_eval 0.4.13), so that task is
-described here. Tried with lm_eval 0.4.13 on made-up data for every kind of request; on none of these tasks.
+described here. Tried with lm_eval 0.4.13 on made-up tasks of all kinds of requests; no public task was run here.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ __all__ = ["CBT_KINDS", "Scorer", "cbt_task", "harness_model", "windows"]
 
 CBT_KINDS = {"CN": "common nouns", "NE": "named entities", "V": "verbs", "P": "prepositions"}
 """Kinds of missing words in the Children's Book Test."""
+
+_BLANK = "X" * 5
 
 _NEW_TOKENS = 256
 _STRIDE = 32  # New tokens between looks for a stop.
@@ -223,7 +225,7 @@ def cbt_task(kind: str) -> dict[str, Any]:
     After twenty sentences of a book comes one with a word left out. The ten words to choose from are ranked by the
     likelihood of the whole sentence with each, as section 4.4 of the paper has it for language models. The data are
     `cam-cst/cbt` on the Hub (its page says under which terms), whose fields were taken on trust: `sentences`,
-    `question` with XXXXX for the word, `options` and `answer`. How others evaluate may differ.
+    `question` with five letters X for the word, `options` and `answer`. How others evaluate may differ.
 
     Args:
         kind: A key of `CBT_KINDS`.
@@ -243,7 +245,7 @@ def cbt_task(kind: str) -> dict[str, Any]:
         return " ".join(doc["sentences"])
 
     def sentences(doc: Mapping[str, Any]) -> list[str]:
-        return [doc["question"].replace("XXXXX", option) for option in doc["options"]]
+        return [doc["question"].replace(_BLANK, option) for option in doc["options"]]
 
     def answer(doc: Mapping[str, Any]) -> int:
         return list(doc["options"]).index(doc["answer"])
