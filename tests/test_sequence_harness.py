@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from modalities.sequence.bpe import read_bpe
-from modalities.sequence.harness import Scorer, harness_model, windows
+from modalities.sequence.harness import CBT_KINDS, Scorer, cbt_task, harness_model, windows
 from modalities.sequence.presets import config
 from tests.sequence_files import TEXT, write_tokenizer
 from tests.sequence_models import VOCABULARY, decoder
@@ -52,6 +52,17 @@ def test_others_in_a_batch_do_not_matter() -> None:
     pairs = [([1, 2, 3], [4, 5]), ([1], [2]), ([9, 8, 7, 6], [1, 2, 3, 4]), ([3, 1, 4], [4, 5])]
     for pair, (total, _) in zip(pairs, scorer.continuations(pairs), strict=True):
         assert total == pytest.approx(scorer.continuations([pair])[0][0], abs=1e-5)
+
+
+def test_logits_are_those_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = decoder("rope")
+    seen = []
+    head = model.forward_head
+    monkeypatch.setattr(model, "forward_head", lambda features: seen.append(features.shape[0]) or head(features))
+    monkeypatch.setattr("modalities.sequence.harness.batch_tokens", lambda device, vocabulary: 2 * vocabulary)
+    pairs = [([1] * 20, [2, 3]), ([4] * 20, [5, 6]), ([7], [8])]
+    found = Scorer(model, END, 32).continuations(pairs)
+    assert seen == [2, 2, 1] and found[1][0] == pytest.approx(nats(model, [4] * 20 + [5, 6], 2)[0], abs=1e-4)
 
 
 def test_contexts_are_cut_from_the_left() -> None:
@@ -139,3 +150,14 @@ def test_without_the_library_or_with_another_tokenizer(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "lm_eval.api.model", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'pape-zoo\[harness\]'"):
         harness_model(model, tmp_path / "tokenizer.json")
+
+
+def test_words_are_ranked_by_the_whole_sentence() -> None:
+    task = cbt_task("CN")
+    doc = {"sentences": ["A fox ran .", "It hid ."], "question": "The XXXXX slept .", "options": ["fox", "dog"]}
+    assert task["doc_to_text"](doc) == "A fox ran . It hid ." and task["target_delimiter"] == " "
+    assert task["doc_to_choice"](doc) == ["The fox slept .", "The dog slept ."]
+    assert task["doc_to_target"]({**doc, "answer": "dog"}) == 1
+    assert len({cbt_task(kind)["task"] for kind in CBT_KINDS}) == 4
+    with pytest.raises(ConfigError, match="no kind 'cn'"):
+        cbt_task("cn")

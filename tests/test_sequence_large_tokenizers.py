@@ -30,6 +30,9 @@ def test_texts_survive_bpe(tmp_path: Path) -> None:
     assert len(tokenizer.encode(TEXT)) < len(TEXT.encode()) and tokenizer.vocab_size == 300
     many = tokenizer.encode_many([TEXT, "b"])
     assert [ids.tolist() for ids in many] == [tokenizer.encode(text).tolist() for text in (TEXT, "b")]
+    (document,) = tokenizer.encode_many(["no <|endoftext|> here"])
+    assert tokenizer.end not in document and tokenizer.decode(document) == "no <|endoftext|> here"
+    assert tokenizer.encode("<|endoftext|>").tolist() == [tokenizer.end]
     with pytest.raises(DataError, match="no tokens"):
         tokenizer.encode("\ud800")
     with pytest.raises(DataError, match="expected text"):
@@ -116,6 +119,20 @@ def test_notes_survive_as_events_and_as_midi() -> None:
             assert abs(one.velocity - other.velocity) <= 2
     assert tokenizer.encode(notes_to_midi(notes)).tolist() == ids.tolist()
     assert tokenizer.decode(ids[:2]) == [] and tokenizer.decode([]) == []
+
+
+def test_a_key_that_goes_down_again_ends_its_note() -> None:
+    tokenizer = PerformanceTokenizer()
+    overlapping = [Note(0.5, 2.0, 60, 66), Note(0.0, 1.0, 60, 66), Note(0.3, 3.0, 62, 66)]
+    assert [
+        (note.onset, round(note.end, 2), note.pitch) for note in tokenizer.decode(tokenizer.encode(overlapping))
+    ] == [
+        (0.0, 0.5, 60),
+        (0.3, 3.0, 62),
+        (0.5, 2.0, 60),
+    ]
+    at_once = [Note(0.5, 0.504, 60, 2), Note(0.5045, 2.0, 60, 66)]
+    assert tokenizer.decode(tokenizer.encode(at_once)) == [Note(0.5, 2.0, 60, 66)]
 
 
 def test_the_pedal_holds_notes() -> None:

@@ -14,7 +14,8 @@ import torch
 
 import zoo
 from modalities.sequence.batch import IGNORED
-from modalities.sequence.datasets import open_sequences
+from modalities.sequence.bpe import read_bpe
+from modalities.sequence.datasets import open_sequences, splits
 from modalities.sequence.datasets.find import dataset_at
 from modalities.sequence.datasets.packed import META, PackedTokens, TokenWriter
 from modalities.sequence.evaluate import evaluate_sequences
@@ -92,6 +93,21 @@ def test_recipes_of_large_data_run_on_made_up_files(name: str, tmp_path: Path) -
     train(recipe, quiet=True)
     record = json.loads((tmp_path / "run" / "train_record.json").read_text())
     assert record["steps"] == 1 and record["dev_nll"] > 0
+
+
+def test_training_needs_no_validation_but_finds_a_bad_one_at_once(tmp_path: Path) -> None:
+    source, tokenizer = packed_set("openwebtext", tmp_path)
+    pack_tokens("openwebtext", source, tmp_path / "none", tokenizer=tokenizer, validation=0)
+    assert splits("tokens", tmp_path / "none") == ("train",)
+    settings = tiny_settings(tmp_path / "run", dataset="tokens", data=str(tmp_path / "none"), length=16, steps=1)
+    train(recipe_from_dict(settings), quiet=True)
+    assert "dev_nll" not in json.loads((tmp_path / "run" / "train_record.json").read_text())
+    with TokenWriter(tmp_path / "none", read_bpe(tokenizer or "")[0], FACTS) as writer:
+        writer.append("train", np.arange(200))
+        writer.append("validation", np.arange(9))
+    with pytest.raises(DataError, match="the split validation has 9 tokens"):
+        train(recipe_from_dict({**settings, "output": str(tmp_path / "other")}), quiet=True)
+    assert not (tmp_path / "other").exists()
 
 
 def test_windows_may_lie_in_several_files(tmp_path: Path) -> None:
@@ -217,6 +233,10 @@ def test_damaged_sources_leave_nothing(tmp_path: Path) -> None:
     music = write_performances(tmp_path / "music")
     table = music / "maestro-v3.0.0.csv"
     table.write_text(table.read_text().replace("2018/piece1.midi", "../hg38.fa.gz"))
+    nul = write_performances(tmp_path / "nul")
+    (nul / table.name).write_text((nul / table.name).read_text().replace("piece1.midi", "\0.midi"))
+    with pytest.raises(DataError, match="leads out of the folder"):
+        pack_tokens("maestro", nul, tmp_path / "out")
     with pytest.raises(DataError, match="not a readable file"):
         pack_tokens("genome", genome, tmp_path / "out")
     with pytest.raises(DataError, match="leads out of the folder"):

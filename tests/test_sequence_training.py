@@ -16,7 +16,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 import zoo
 from modalities.sequence.batch import IGNORED
+from modalities.sequence.bpe import BpeTokenizer
 from modalities.sequence.datasets import open_sequences
+from modalities.sequence.datasets.base import batch_tokens
 from modalities.sequence.datasets.stream import Stream
 from modalities.sequence.evaluate import evaluate_sequences, score
 from modalities.sequence.task import SequenceGeneration
@@ -62,6 +64,20 @@ def test_scores_are_those_of_the_probabilities() -> None:
     assert found["tokens"] == 7 and found["accuracy"] == pytest.approx(500 / 7)
     assert found["nll"] == pytest.approx((5 * right + 2 * wrong) / 7, rel=1e-5)
     assert "exact" not in found and "nll_frame" not in found
+
+
+def test_large_vocabularies_are_scored_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = BpeTokenizer("0" * 64, 300, 299)
+    stream = Stream("toy", "test", [np.arange(40)], tokenizer, 8, "")
+    model = Fixed(300, 0.5)
+    whole = score(model, stream, 8)
+    assert whole["perplexity"] == pytest.approx(math.exp(whole["nll"])) and whole["tokens"] == 39
+    monkeypatch.setattr("modalities.sequence.evaluate._PART", 3 * 300)
+    assert score(model, stream, 8) == whole
+    assert batch_tokens("cuda", 66) == 131_072 and batch_tokens("cuda", 50_257) * 50_257 <= 1 << 30
+    assert batch_tokens("cpu", 5) == 8192 and batch_tokens("cpu", 1 << 30) == 1
+    model.forward = lambda ids: torch.eye(300, dtype=torch.float64)[0].expand(*ids.shape, 300) * 5e3  # type: ignore
+    assert score(model, stream, 8)["perplexity"] == math.inf
 
 
 def test_frames_are_scored_by_all_their_tokens() -> None:

@@ -61,10 +61,13 @@ class BpeTokenizer(Tokenizer):
         Raises:
             ConfigError: If the file is not at hand.
         """
-        return self.encode_many([value])[0]
+        return self._encode([value], ordinary=False)[0]
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Token ids of several texts, on all cores; see `encode`."""
+        """Token ids of documents, on all cores; see `encode`. Text that looks like their end is text here."""
+        return self._encode(texts, ordinary=True)
+
+    def _encode(self, texts: Sequence[str], ordinary: bool) -> list[np.ndarray]:
         for text in texts:
             if not isinstance(text, str):
                 raise DataError(f"expected text, got a {type(text).__name__}")
@@ -73,7 +76,9 @@ class BpeTokenizer(Tokenizer):
                     text.encode()
                 except UnicodeEncodeError as error:
                     raise DataError(f"text that is not Unicode ({error.reason}) has no tokens") from None
-        encoded = self._backend().encode_batch(list(texts), add_special_tokens=False)
+        backend = self._backend()
+        backend.encode_special_tokens = ordinary
+        encoded = backend.encode_batch(list(texts), add_special_tokens=False)
         return [np.asarray(one.ids, dtype=np.int64) for one in encoded]
 
     def decode(self, ids: Any) -> str:

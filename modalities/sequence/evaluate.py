@@ -27,6 +27,9 @@ from zoo.progress import progress_bar
 
 __all__ = ["evaluate_sequences", "extension_for", "score"]
 
+_PART = 1 << 24  # Logits that become nats at a time.
+_LARGEST = 700.0  # Nats, below those whose exponential is too large for a float.
+
 
 @torch.inference_mode()
 def score(
@@ -57,9 +60,7 @@ def score(
             with autocast():
                 logits: Tensor = call_model(model, batch.inputs)
             targets, asked = batch.targets, batch.targets != IGNORED
-            nats = F.cross_entropy(
-                logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none"
-            )
+            nats = _nats(logits, targets)
             right = (logits.argmax(dim=-1) == targets) & asked
             ends = targets == (IGNORED - 1 if data.frame_end is None else data.frame_end)
             faultless = (right == asked).all(dim=1)
@@ -68,7 +69,7 @@ def score(
     nats_, tokens, hits, exact, frames = total.tolist()
     found = {"nll": nats_ / tokens, "accuracy": 100 * hits / tokens}
     if isinstance(data.tokenizer, BpeTokenizer):
-        found["perplexity"] = math.exp(found["nll"])
+        found["perplexity"] = math.exp(found["nll"]) if found["nll"] < _LARGEST else math.inf
     if data.made_up:
         found["exact"] = 100 * exact / sequences
     if data.frame_tokens is not None:
@@ -76,6 +77,14 @@ def score(
     if data.frame_end is not None:
         found["nll_frame"] = nats_ / max(frames, 1)
     return {**found, "tokens": tokens}
+
+
+def _nats(logits: Tensor, targets: Tensor) -> Tensor:
+    """Of every target, flat; in parts, since a large vocabulary in float32 takes several times what the logits do."""
+    rows, wanted = logits.flatten(0, 1), targets.flatten()
+    step = max(1, _PART // rows.shape[-1])
+    parts = zip(rows.split(step), wanted.split(step), strict=True)
+    return torch.cat([F.cross_entropy(part.float(), of, ignore_index=IGNORED, reduction="none") for part, of in parts])
 
 
 def extension_for(model: Any, method: str, factor: float) -> Extension:

@@ -40,7 +40,7 @@ def examine(
         raise no_layout(data, "sequence generation", LAYOUTS)
     length = size or config["data"].get("length") or _LENGTH
     stated = config["data"].get("tokenizer")
-    samples, measured = 2, "validation" in splits(kind)
+    samples, measured = 2, "validation" in splits(kind, data)
     for split in ("train", "validation") if measured else ("train",):
         try:
             tokenizer = tokenizer_from_dict(stated) if stated else None

@@ -46,15 +46,26 @@ class PerformanceTokenizer(Tokenizer):
     vocab_size = start + 1
 
     def encode(self, value: Any) -> np.ndarray:
-        """Ids of the bytes of a MIDI file, or of notes; see `Tokenizer.encode`."""
+        """Ids of the bytes of a MIDI file, or of notes; see `Tokenizer.encode`.
+
+        A key that goes down again ends its note; of those that go down in the same 10 ms the last counts.
+        """
         notes = notes_from_midi(bytes(value), "MIDI") if isinstance(value, bytes | bytearray) else list(value)
-        events: list[tuple[int, int, int, int]] = []  # Step, whether it begins, pitch, loudness.
-        for onset, end, pitch, velocity in notes:
+        keys: dict[int, list[tuple[int, int, int]]] = {}  # Of a key: step where it goes down, is let go, and loudness.
+        for onset, end, pitch, velocity in sorted(notes):
             if not (0 <= onset <= end <= _MOST_SECONDS and 0 <= pitch < _PITCHES and 1 <= velocity <= 127):
                 raise DataError(f"no note that a piano plays: {(onset, end, pitch, velocity)!r:.100}")
-            first = round(onset / _STEP)
-            events.append((first, 1, pitch, velocity * _VELOCITIES // 128))
-            events.append((max(first + 1, round(end / _STEP)), 0, pitch, 0))
+            first, played = round(onset / _STEP), keys.setdefault(pitch, [])
+            if played and played[-1][0] == first:
+                played.pop()
+            elif played:
+                down, up, loud = played[-1]
+                played[-1] = (down, min(up, first), loud)
+            played.append((first, max(first + 1, round(end / _STEP)), velocity * _VELOCITIES // 128))
+        events: list[tuple[int, int, int, int]] = []  # Step, whether it begins, pitch, loudness.
+        for pitch, played in keys.items():
+            for down, up, loud in played:
+                events += [(down, 1, pitch, loud), (up, 0, pitch, 0)]
         ids: list[int] = []
         now, loudness = 0, -1
         for step, begins, pitch, wanted in sorted(events):

@@ -47,7 +47,9 @@ class SequenceGeneration:
         self.steps_per_epoch = self.order.steps_per_epoch
         semitones = self.options.transpose
         self.transpose = Transpose(semitones, self.data.tokenizer) if semitones else None
-        self._dev: SequenceSet | None = None
+        self._dev: SequenceSet | None = None  # Opened now: what is wrong with it is not to be found after training.
+        if "validation" in splits(self.options.dataset, recipe.data):
+            self._dev = self._opened("validation", self.data.tokenizer)
 
     def _own_tokenizer(self) -> Any:
         """That of the network, where its weights know it; other networks get that of the data."""
@@ -116,11 +118,9 @@ class SequenceGeneration:
 
     def evaluate(self, model: nn.Module, precision: str) -> dict[str, float]:
         """Scores of the validation split, see `modalities.sequence.evaluate.score`; none where there is none."""
-        if "validation" not in splits(self.options.dataset):
-            return {}
         if self._dev is None:
-            self._dev = self._opened("validation", self.data.tokenizer)
-            self._dev.start(self.device)
+            return {}
+        self._dev.start(self.device)
         dtype = "bfloat16" if precision == "bf16" else "float32"
         scores = score(model, self._dev, self._dev.trained_size(), dtype=dtype, limit=self.options.dev_limit or None)
         return {f"dev_{key}": value for key, value in scores.items() if key != "tokens"}

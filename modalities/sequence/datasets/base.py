@@ -104,6 +104,7 @@ def in_batches(count: int, size: int, most: int, limit: int | None) -> Iterator[
         yield range(begin, min(begin + step, count))
 
 
-def batch_tokens(device: Any) -> int:
-    """Tokens that are scored at a time."""
-    return 131_072 if torch.device(device).type == "cuda" else 8192
+def batch_tokens(device: Any, vocab_size: int) -> int:
+    """Tokens that are scored at a time: fewer where their logits would take more than 4 GiB, on a CPU 256 MiB."""
+    most, logits = (131_072, 1 << 30) if torch.device(device).type == "cuda" else (8192, 1 << 26)
+    return min(most, max(1, logits // vocab_size))

@@ -11,7 +11,7 @@ from modalities.sequence.datasets.base import SequenceSet
 from modalities.sequence.datasets.files import CHORALES, FASTA, SPLITS, chorales, dna, rolls, text
 from modalities.sequence.datasets.indexing import IndirectIndexing
 from modalities.sequence.datasets.made import MadeUp
-from modalities.sequence.datasets.packed import META, packed
+from modalities.sequence.datasets.packed import META, packed, packed_splits
 from modalities.sequence.datasets.pictures import PictureQuestions
 from modalities.sequence.datasets.text2d import ColumnMaxima, LineCopy
 from modalities.sequence.tokenizers import Tokenizer
@@ -35,8 +35,14 @@ DATASETS = (*_FILES, *MADE_UP)
 """Names of sets: those of files, then those that are made up."""
 
 
-def splits(dataset: str) -> tuple[str, ...]:
-    """Names of the splits that a set has."""
+def splits(dataset: str, data: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
+    """Names of the splits that a set has; of packed tokens those that it may have, or with `data` those there are.
+
+    Raises:
+        DataError: If `data` are no packed tokens.
+    """
+    if dataset == "tokens" and data is not None:
+        return packed_splits(Path(data))
     return _FILES[dataset][1] if dataset in _FILES else SPLITS
 
 

@@ -148,5 +148,5 @@ class _Questions(SequenceSet):
             raise ConfigError(f"samples of indirect indexing are read as {self.length} tokens, not {size}")
         if self.tokens is None:
             self.start(torch.device("cpu"))
-        for rows in in_batches(self.samples, self.length, batch_tokens(self.device), limit):
+        for rows in in_batches(self.samples, self.length, batch_tokens(self.device, self.tokenizer.vocab_size), limit):
             yield self.batch(torch.tensor(rows), 0)

@@ -116,7 +116,9 @@ class DrawnSet(SequenceSet):
 
     def scored(self, size: int, limit: int | None = None) -> Iterator[TokenBatch]:
         """See `SequenceSet.scored`: 1,000 sequences, the same for every network."""
-        for rows in in_batches(_SCORED, self.tokens_at(size), batch_tokens(self.device), limit):
+        for rows in in_batches(
+            _SCORED, self.tokens_at(size), batch_tokens(self.device, self.tokenizer.vocab_size), limit
+        ):
             seed = derive_seed(self.name, self.split, size, rows[0])
             yield self.draw(len(rows), Generator().manual_seed(seed), size)
 

@@ -26,7 +26,7 @@ from modalities.sequence.tokenizers import Tokenizer, tokenizer_from_dict
 from zoo.config_file import read_json
 from zoo.errors import ConfigError, DataError
 
-__all__ = ["META", "SPLITS", "PackedTokens", "TokenWriter", "packed"]
+__all__ = ["META", "SPLITS", "PackedTokens", "TokenWriter", "packed", "packed_splits"]
 
 META = "meta.json"
 SPLITS = ("train", "validation", "test")
@@ -150,6 +150,16 @@ class PackedTokens(Windows):
                 raise DataError(f"{self.files[index]}: token {part.max()}, of {self.tokenizer.vocab_size}: damaged")
             window[done : done + len(part)] = part
             done, index = done + len(part), index + 1
+
+
+def packed_splits(data: Path) -> tuple[str, ...]:
+    """Names of the splits of such a folder.
+
+    Raises:
+        DataError: If it is none.
+    """
+    meta = _read_meta(data.parent if data.is_file() else data)
+    return tuple(split for split in SPLITS if split in meta["splits"])
 
 
 def packed(data: Path, split: str, length: int, tokenizer: Tokenizer | None = None) -> PackedTokens:

@@ -70,7 +70,7 @@ class Windows(SequenceSet):
         def begins(row: int) -> int:
             return whole[row] if row < len(whole) else last
 
-        for rows in in_batches(len(whole) + 1, size, batch_tokens(self.device), limit):
+        for rows in in_batches(len(whole) + 1, size, batch_tokens(self.device, self.tokenizer.vocab_size), limit):
             chosen = torch.tensor([begins(row) for row in rows])
             # Tokens read before the first that is scored: those which the window before has scored.
             seen = torch.tensor([0 if row == 0 else begins(row - 1) + size - begins(row) for row in rows])
