@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from modalities.image.augment import BatchAugmentation, ImageOptions
 from modalities.image.data import pictures
 from zoo.errors import ConfigError, DataError
+from zoo.sharing import Share
 from zoo.training.holdout import fits_on, split_dev
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
@@ -74,6 +75,7 @@ class ImageClassification:
         if data_config.input_size[0] != 3:
             raise ConfigError(f"training pictures are RGB; the model takes {data_config.input_size[0]} channels")
         self.order.start(device, rank, world)
+        self.share = Share(rank, world)
         if (self.options.mixup or self.options.cutmix) and self.order.local % 2:
             raise ConfigError(
                 f"MixUp and CutMix pair pictures: batch_size per process must be even, got {self.order.local}"
@@ -109,5 +111,6 @@ class ImageClassification:
         data_config: Any = model.data_config
         dtype = "bfloat16" if precision == "bf16" else "float32"
         dev = torch.from_numpy(self.stored[self.dev_rows])
-        (result,) = evaluate(model, dev, self.packed.labels[self.dev_rows], [data_config.input_size[1:]], dtype=dtype)
+        labels, sizes = self.packed.labels[self.dev_rows], [data_config.input_size[1:]]
+        (result,) = evaluate(model, dev, labels, sizes, dtype=dtype, share=self.share)
         return {"dev_top1": result.top1, "dev_top5": result.top5}
