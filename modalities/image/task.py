@@ -71,6 +71,15 @@ class ImageClassification:
         Raises:
             ConfigError: If the model takes no RGB pictures, or the batch cannot be divided.
         """
+        data_config = self._start(model, device, rank, world)
+        self.augment = BatchAugmentation(self.options, data_config, self.num_classes, device)
+        rows = self.stored if len(self.train_rows) == len(self.stored) else self.stored[self.train_rows]
+        images = torch.from_numpy(np.array(rows))
+        self.images = images.to(device) if fits_on(device, images.nbytes) else images
+        self.targets = torch.from_numpy(self.packed.labels[self.train_rows]).to(device)
+
+    def _start(self, model: nn.Module, device: torch.device, rank: int, world: int) -> Any:
+        """Checks what the model takes, and divides batches over processes; gives the model's data_config."""
         data_config: Any = model.data_config
         if data_config.input_size[0] != 3:
             raise ConfigError(f"training pictures are RGB; the model takes {data_config.input_size[0]} channels")
@@ -81,11 +90,7 @@ class ImageClassification:
                 f"MixUp and CutMix pair pictures: batch_size per process must be even, got {self.order.local}"
             )
         self.device, self.rank = device, rank
-        self.augment = BatchAugmentation(self.options, data_config, self.num_classes, device)
-        rows = self.stored if len(self.train_rows) == len(self.stored) else self.stored[self.train_rows]
-        images = torch.from_numpy(np.array(rows))
-        self.images = images.to(device) if fits_on(device, images.nbytes) else images
-        self.targets = torch.from_numpy(self.packed.labels[self.train_rows]).to(device)
+        return data_config
 
     def batch(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
         """Batch `index` of `epoch` for this process; a function of its arguments and the recipe's seed alone.
@@ -104,13 +109,17 @@ class ImageClassification:
 
     def evaluate(self, model: nn.Module, precision: str) -> dict[str, float]:
         """Top-1 and top-5 in percent on the dev split, at the training size."""
+        return self._evaluate(model, precision, self.stored, self.packed.labels)
+
+    def _evaluate(self, model: nn.Module, precision: str, pictures: Any, labels: np.ndarray) -> dict[str, float]:
+        """Accuracy on the dev split; `pictures` are all of them as an array, or those of the split one by one."""
         from zoo.evaluate import evaluate
 
         if not len(self.dev_rows):
             return {}
         data_config: Any = model.data_config
         dtype = "bfloat16" if precision == "bf16" else "float32"
-        dev = torch.from_numpy(self.stored[self.dev_rows])
-        labels, sizes = self.packed.labels[self.dev_rows], [data_config.input_size[1:]]
-        (result,) = evaluate(model, dev, labels, sizes, dtype=dtype, share=self.share)
+        dev = torch.from_numpy(pictures[self.dev_rows]) if isinstance(pictures, np.ndarray) else pictures
+        sizes = [data_config.input_size[1:]]
+        (result,) = evaluate(model, dev, labels[self.dev_rows], sizes, dtype=dtype, share=self.share)
         return {"dev_top1": result.top1, "dev_top5": result.top5}

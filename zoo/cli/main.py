@@ -28,6 +28,7 @@ COMMANDS = {
     "bench": "zoo.cli.bench:bench",
     "make-canvas": "zoo.cli.make_canvas:make_canvas",
     "make-drive": "zoo.cli.make_drive:make_drive",
+    "make-shards": "zoo.cli.make_shards:make_shards",
     "snapshot": "zoo.cli.snapshot:snapshot",
     "encodings": "zoo.cli.encodings:encodings",
     "advise": "zoo.cli.advise:advise",

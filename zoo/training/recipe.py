@@ -1,7 +1,8 @@
 """Recipes: what a training run does, as a flat YAML file with strict keys.
 
 A recipe holds the keys of `Recipe` and, flat beside them, those of its task: for images
-`modalities.image.augment.ImageOptions` and `modalities.image.detection_augment.DetectionOptions`, for events
+`modalities.image.augment.ImageOptions`, for those in shards `modalities.image.shard_task.ShardOptions`, and
+`modalities.image.detection_augment.DetectionOptions`, for events
 `modalities.events.options.ClassificationOptions` and `DetectionOptions`, for video
 `modalities.video.options.VideoOptions` and `MotionOptions`, for point clouds
 `modalities.points.options.ClassificationOptions` and `SegmentationOptions`, for driving scenes
@@ -27,6 +28,7 @@ __all__ = ["TASKS", "Recipe", "built_in_recipes", "load_recipe", "parse_override
 # Task -> "module:class" that supplies data, augmentation, loss and metric; imported when a recipe uses it.
 TASKS = {
     "image-classification": "modalities.image.task:ImageClassification",
+    "image-classification-shards": "modalities.image.shard_task:ShardedClassification",
     "image-detection": "modalities.image.detection_task:ImageDetection",
     "event-classification": "modalities.events.task:EventClassification",
     "event-detection": "modalities.events.task:EventDetection",
