@@ -25,7 +25,7 @@ from modalities.image.sources import open_source
 from zoo.errors import ConfigError, DataError
 from zoo.training.loop import METRICS, RECORD, train
 from zoo.training.metrics import read_metrics
-from zoo.training.recipe import recipe_from_dict
+from zoo.training.recipe import load_recipe, recipe_from_dict
 
 
 @pytest.fixture(scope="module")
@@ -280,3 +280,14 @@ def test_recipes_for_shards_are_checked() -> None:
         recipe_from_dict({**base, "store_size": 160})
     with pytest.raises(ConfigError, match="window must be at least 1"):
         recipe_from_dict({**base, "window": 0})
+
+
+def test_the_recipe_for_imagenet_runs_on_made_up_shards(shards: Path, tmp_path: Path) -> None:
+    options = {"dim": 32, "depth": 1, "num_heads": 1, "head_dim": 32, "mlp_dim": 64}
+    small = {"model_options": options, "image_size": 32, "batch_size": 8, "steps": 2, "window": 2, "dev_count": 4}
+    small |= {"dev_fraction": 0.0, "device": "cpu", "compile": False, "precision": "float32"}
+    recipe = load_recipe("imagenet", {**small, "data": str(shards), "output": str(tmp_path / "run")})
+    assert load_recipe("imagenet").model == "pape-vit-b-in1k" and load_recipe("imagenet").batch_size == 1024
+    assert train(recipe).finished
+    model = zoo.load(f"local-dir:{tmp_path / 'run'}")
+    assert model.config["labels"] == ["dark", "bright"] and model.data_config.input_size == (3, 32, 32)
