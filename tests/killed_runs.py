@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from zoo import checkpoints
 from zoo.training import checkpoint, loop, record
 from zoo.training.recipe import recipe_from_dict
 
@@ -26,14 +27,18 @@ def run(settings: dict[str, Any], moment: tuple[str, float]) -> None:
     """Continues the run of a recipe until it is finished, or until `moment`.
 
     `("calls", n)`: at the n-th call or return of any Python function or builtin from here on. `("write", share)`: when
-    that share of the next checkpoint is in its file. `("export", 0)`: with the weights written, before the record is.
+    that share of the next checkpoint is in its file. `("save", 0)`: when the first of the files of `zoo.save` has its
+    name. `("export", 0)`: with the weights written, before the record is.
     `("after", 0)`: with the record written, before the checkpoint is removed. `("never", 0)`: not at all.
     """
     kind, amount = moment
+    assert kind in ("calls", "write", "save", "export", "after", "never")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     if kind == "write":
         _die_in_save(amount)
+    elif kind == "save":
+        checkpoints.os = _DyingOs()  # type: ignore[attr-defined]
     elif kind == "export":
         loop.write_record = lambda *arguments: die()
     elif kind == "after":
@@ -55,6 +60,17 @@ def run(settings: dict[str, Any], moment: tuple[str, float]) -> None:
 
         sys.setprofile(count)
     loop.train(recipe_from_dict(settings), resume=True)
+
+
+class _DyingOs:
+    """The module `os`, but for what happens after a file has got its name."""
+
+    def replace(self, *names: Any) -> None:
+        os.replace(*names)
+        die()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
 
 
 def _die_in_save(share: float) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from training_toys import stop_after, tiny_settings, toy_picture, write_toys
+from training_toys import TINY, stop_after, tiny_settings, toy_picture, write_toys
 
 import zoo
 from modalities.image.make_shards import make_shards
@@ -23,6 +23,7 @@ from modalities.image.shard_task import ShardedClassification, ShardOrder, rando
 from modalities.image.shards import open_shards
 from modalities.image.sources import open_source
 from zoo.errors import ConfigError, DataError
+from zoo.evaluate import evaluate_data
 from zoo.training.loop import METRICS, RECORD, train
 from zoo.training.metrics import read_metrics
 from zoo.training.recipe import load_recipe, recipe_from_dict
@@ -291,3 +292,22 @@ def test_the_recipe_for_imagenet_runs_on_made_up_shards(shards: Path, tmp_path: 
     assert train(recipe).finished
     model = zoo.load(f"local-dir:{tmp_path / 'run'}")
     assert model.config["labels"] == ["dark", "bright"] and model.data_config.input_size == (3, 32, 32)
+
+
+def test_evaluation_of_shards_is_that_of_their_source(
+    data: Path, shards: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from zoo.cli.main import main
+
+    model = zoo.load("pape-vit-t-imagenette", pretrained=False, num_classes=2, input_size=16, **TINY)
+    found = []
+    for seed in range(6):
+        torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(seed))
+        packed, sharded = (evaluate_data(model, folder, batch_size=5) for folder in (data, shards))
+        assert sharded["images"] == 12 and packed["results"][0]["top1"] == sharded["results"][0]["top1"]
+        found.append(packed["results"][0]["top1"])
+    assert len(set(found)) > 1  # or nothing would have been compared
+    assert evaluate_data(model, shards, limit=3)["images"] == 3
+    with pytest.raises(SystemExit) as stop:
+        main(["make-shards", str(data), "--out", str(tmp_path / "cli"), "--splits", "train", "--samples", "20"])
+    assert stop.value.code == 0 and "train-*.tar: 32 pictures in 2 shards" in capsys.readouterr().out

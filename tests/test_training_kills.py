@@ -77,15 +77,15 @@ def check_kills(context: ForkServerContext, folder: Path, epochs: int, moments: 
     assert sorted(p.name for p in killed.iterdir()) == sorted(p.name for p in (folder / "whole").iterdir())
 
 
-def test_killed_thrice(context: ForkServerContext, tmp_path: Path) -> None:
-    check_kills(context, tmp_path, 2, [("calls", 60_000), ("write", 0.6), ("export", 0), ("after", 0)])
+def test_killed_five_times(context: ForkServerContext, tmp_path: Path) -> None:
+    check_kills(context, tmp_path, 2, [("calls", 60_000), ("write", 0.6), ("save", 0), ("export", 0), ("after", 0)])
 
 
 @pytest.mark.slow
 def test_killed_twenty_times_at_random(context: ForkServerContext, tmp_path: Path) -> None:
     draw = random.Random(9)
     moments: list[Moment] = [
-        ("write", draw.random()) if draw.random() < 0.3 else ("calls", draw.randrange(1, 150_000)) for _ in range(18)
+        ("write", draw.random()) if draw.random() < 0.3 else ("calls", draw.randrange(1, 150_000)) for _ in range(17)
     ]
     assert {kind for kind, _ in moments} == {"write", "calls"}
-    check_kills(context, tmp_path, 30, [*moments, ("export", 0), ("after", 0)])
+    check_kills(context, tmp_path, 30, [*moments, ("save", 0), ("export", 0), ("after", 0)])

@@ -142,7 +142,7 @@ def predict_files(
             fn_constructor_kwargs={"batch_size": batch_size, "device": device, **options},
             batch_format="pyarrow",
             batch_size=_BLOCK_ROWS,
-            concurrency=count,
+            compute=ray.data.ActorPoolStrategy(size=count),
             num_gpus=gpus or None,
         )
         .write_parquet(str(folder))

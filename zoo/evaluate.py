@@ -229,7 +229,8 @@ def evaluate_data(
 
     Args:
         model: On the device to use.
-        data: Folder with `<split>.parquet` or `<split>/<class>/<pictures>`; decoded once and cached.
+        data: Folder with `<split>.parquet` or `<split>/<class>/<pictures>`, decoded once and cached; or shards, see
+            `modalities.image.shard_files.find_shards`.
         split: Which split.
         sizes: `None` = the model's own size.
         name: Of the model, for the report; `None` = from its configuration.
@@ -251,7 +252,7 @@ def evaluate_data(
     Raises:
         DataError: If the data cannot be used or have another number of classes than the model.
     """
-    from modalities.image.data import pictures as open_pictures
+    from modalities.image.scored import scored_pictures
 
     sizes = sizes or [tuple(model.data_config.input_size[1:])]  # type: ignore[union-attr, index]
     if extend is not None:
@@ -259,14 +260,13 @@ def evaluate_data(
             with extended(model, extension_at(model, size, extend, factor)):
                 pass
     with share.main_first():
-        packed = open_pictures(data, split, skip_bad=skip_bad, quiet=quiet)
+        packed, every = scored_pictures(data, split, skip_bad=skip_bad, quiet=quiet)
     labels = align_labels(packed.labels, packed.num_classes, packed.class_names, model)
     count = min(limit or len(packed), len(packed))
-    chosen = packed.stacked()[:count] if packed.uniform else [packed[i] for i in range(count)]
     with progress_bar("evaluating", count * len(sizes), quiet) as update:
         results = evaluate(
             model,
-            chosen,
+            every[:count],
             labels[:count],
             sizes,
             batch_size=batch_size,

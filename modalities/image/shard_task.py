@@ -6,7 +6,6 @@ import dataclasses
 import math
 import os
 import warnings
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from modalities.image.augment import BatchAugmentation, ImageOptions
-from modalities.image.shards import Shards, open_shards
+from modalities.image.shards import ShardPictures, open_shards, read_picture
 from modalities.image.task import ImageClassification
 from zoo.errors import ConfigError, DataError
 from zoo.training.holdout import split_dev
@@ -106,7 +105,7 @@ class ShardedClassification(ImageClassification):
     def facts(self) -> dict[str, Any]:
         """What the training record says about the data; `sha256` identifies them for resuming."""
         return {
-            "name": self.shards.names[0].rpartition("/")[2].rpartition("-")[0] or "shards",
+            "name": self.shards.name,
             "sha256": self.shards.sha256,
             "shards": len(self.shards.names),
             "pictures": len(self.train_rows),
@@ -154,22 +153,7 @@ class ShardedClassification(ImageClassification):
 
     def evaluate(self, model: nn.Module, precision: str) -> dict[str, float]:
         """Top-1 and top-5 in percent on the dev split, at the training size."""
-        return self._evaluate(model, precision, _Pictures(self.shards, self.dev_rows), self.shards.labels)
-
-
-def read_picture(shards: Shards, index: int) -> np.ndarray:
-    """A picture as uint8 (3, h, w), as it is stored.
-
-    Raises:
-        DataError: If it is damaged; says where it is.
-    """
-    from zoo.reading import read
-
-    try:
-        rgb = read(shards.read(index), kind="image").rgb
-    except DataError as error:
-        raise DataError(f"{shards.where(index)}: {error}; use skip_bad to leave out such pictures") from error
-    return np.ascontiguousarray(rgb.transpose(2, 0, 1))
+        return self._evaluate(model, precision, ShardPictures(self.shards, self.dev_rows), self.shards.labels)
 
 
 def random_crop(
@@ -196,16 +180,3 @@ def random_crop(
     # No such crop fits: the largest one in the middle that is within the bounds on the ratio.
     width, height = min(columns, max(1, round(rows * ratio[1]))), min(rows, max(1, round(columns / ratio[0])))
     return (rows - height) // 2, (columns - width) // 2, height, width
-
-
-class _Pictures(Sequence[np.ndarray]):
-    """Pictures of shards, decoded when they are asked for."""
-
-    def __init__(self, shards: Shards, rows: np.ndarray) -> None:
-        self.shards, self.rows = shards, rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        return read_picture(self.shards, int(self.rows[index]))

@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import re
 import tarfile
 import warnings
 from collections.abc import Sequence
@@ -19,15 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from modalities.image.sources import SUFFIXES, split_names
+from modalities.image.shard_files import base_name, find_shards, is_remote, local_file
+from modalities.image.sources import SUFFIXES
 from zoo.errors import DataError, require
 from zoo.files import cache_folder, write_whole
 
-__all__ = ["SCHEMES", "Shards", "find_shards", "open_shards", "read_index", "scan", "write_index"]
+__all__ = ["ShardPictures", "Shards", "open_shards", "read_index", "read_picture", "scan", "write_index"]
 
 _FORMAT = 1
-SCHEMES = ("http", "https", "s3", "gs", "hf")  # not pipe:, by which webdataset would run a command
-_MOST_BYTES = 16 << 30  # of a shard that is fetched
 _BLOCK = 512  # of a tar archive
 _ARRAYS = ("offsets", "sizes", "labels")
 Arrays = dict[str, np.ndarray]
@@ -65,6 +63,12 @@ class Shards:
         """Number of classes: of the names, or one more than the largest label."""
         return len(self.class_names) if self.class_names else int(self.labels.max()) + 1
 
+    @property
+    def name(self) -> str:
+        """Of the data set: its folder, or what comes before the shards in their address."""
+        parts = self.names[0].split("/")
+        return next((part for part in reversed(parts[:-1]) if part), "shards")
+
     def where(self, index: int) -> str:
         """Names a picture, for messages."""
         return f"{self.names[self.shard[index]]} at byte {self.offsets[index]}"
@@ -75,7 +79,7 @@ class Shards:
         Raises:
             DataError: If the shard cannot be read.
         """
-        path, size = _local(self.names[self.shard[index]]), int(self.sizes[index])
+        path, size = local_file(self.names[self.shard[index]]), int(self.sizes[index])
         try:
             with path.open("rb") as file:
                 file.seek(int(self.offsets[index]))
@@ -87,35 +91,39 @@ class Shards:
         return data
 
 
-def find_shards(data: str, split: str) -> list[str]:
-    """Paths or URLs of the shards of a split, sorted.
+class ShardPictures(Sequence[np.ndarray]):
+    """Pictures of shards as uint8 (3, h, w), decoded when they are asked for.
 
     Args:
-        data: A folder with `<split>-*.tar` or `<split>/*.tar`; or a path or URL of tar files, in which braces stand
-            for several, such as `s3://bucket/train-{000000..000146}.tar`.
-        split: Name of the split, of a folder.
+        shards: Where they are.
+        rows: Which of them; `None` = all.
+    """
+
+    def __init__(self, shards: Shards, rows: np.ndarray | None = None) -> None:
+        self.shards, self.rows = shards, np.arange(len(shards)) if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return ShardPictures(self.shards, self.rows[index])
+        return read_picture(self.shards, int(self.rows[index]))
+
+
+def read_picture(shards: Shards, index: int) -> np.ndarray:
+    """A picture as uint8 (3, h, w), as it is stored.
 
     Raises:
-        DataError: If there are none, or they lie where shards are not read from.
-        MissingDependencyError: If webdataset is not installed.
+        DataError: If it is damaged; says where it is.
     """
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", data)
-    if scheme and scheme[1].lower() not in SCHEMES:
-        raise DataError(f"{data}: shards are read from files, {', '.join(SCHEMES)}, not from {scheme[1]}:")
-    if scheme or "{" in data or data.endswith(".tar"):
-        found = require("webdataset.shardlists", extra="scale").expand_urls(data)
-        missing = [] if scheme else [name for name in found if not Path(name).is_file()]
-        if missing:
-            raise DataError(f"{missing[0]}: no such shard ({len(missing)} of {len(found)} are missing)")
-        return sorted(found)
-    folder = Path(data)
-    if not folder.is_dir():
-        raise DataError(f"no such data: {data}")
-    for name in split_names(split):
-        for pattern in (f"{name}-*.tar", f"{name}/*.tar"):
-            if files := sorted(map(str, folder.glob(pattern))):
-                return files
-    raise DataError(f"{data}: no shards of split {split!r}; expected {split}-*.tar or {split}/*.tar in it")
+    from zoo.reading import read
+
+    try:
+        rgb = read(shards.read(index), kind="image").rgb
+    except DataError as error:
+        raise DataError(f"{shards.where(index)}: {error}; use skip_bad to leave out such pictures") from error
+    return np.ascontiguousarray(rgb.transpose(2, 0, 1))
 
 
 def open_shards(data: str, split: str, *, skip_bad: bool = False) -> Shards:
@@ -134,13 +142,13 @@ def open_shards(data: str, split: str, *, skip_bad: bool = False) -> Shards:
     listed, meta = _listed(names)
     parts, facts, skipped, damaged = [], [], 0, []
     for name in names:
-        arrays, bad, problem = _arrays(name, listed.get(_base(name)))
+        arrays, bad, problem = _arrays(name, listed.get(base_name(name)))
         if (problem or bad) and not skip_bad:
             raise DataError(f"{name}: {problem or f'{bad} damaged samples'}; use skip_bad to leave out what is damaged")
         skipped += bad
         damaged += [name] if problem else []
         parts.append(arrays)
-        facts.append((_base(name), *(hashlib.sha256(arrays[key].tobytes()).hexdigest() for key in _ARRAYS)))
+        facts.append((base_name(name), *(hashlib.sha256(arrays[key].tobytes()).hexdigest() for key in _ARRAYS)))
     columns = {key: np.concatenate([part[key] for part in parts]) for key in _ARRAYS}
     count = len(columns["labels"])
     if not count:
@@ -260,10 +268,10 @@ def _listed(names: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, 
     """What the indices beside the shards say."""
     shards: dict[str, dict[str, Any]] = {}
     meta: dict[str, Any] = {}
-    for where in dict.fromkeys(f"{name.rpartition('-')[0]}-index.json" for name in names if "-" in _base(name)):
-        if _remote(where):
+    for where in dict.fromkeys(f"{name.rpartition('-')[0]}-index.json" for name in names if "-" in base_name(name)):
+        if is_remote(where):
             try:
-                data = _local(where).read_bytes()
+                data = local_file(where).read_bytes()
             except DataError:
                 continue
         elif Path(where).is_file():
@@ -280,13 +288,13 @@ def _arrays(name: str, listed: dict[str, Any] | None) -> tuple[Arrays, int, str 
     """As `scan`, from an index where there is one: beside the shards, or in the cache."""
     if listed is not None:
         arrays = {key: listed[key] for key in _ARRAYS}
-        size = listed["bytes"] if _remote(name) else Path(name).stat().st_size
+        size = listed["bytes"] if is_remote(name) else Path(name).stat().st_size
         if size == listed["bytes"]:
             return arrays, 0, None
         whole = arrays["offsets"] + arrays["sizes"] <= size
         kept = {key: array[whole] for key, array in arrays.items()}
         return kept, int((~whole).sum()), f"has {size} bytes, its index says {listed['bytes']}: truncated or replaced"
-    path = _local(name)
+    path = local_file(name)
     facts = path.stat()
     key = hashlib.sha256(repr((_FORMAT, str(path.resolve()), facts.st_size, facts.st_mtime_ns)).encode()).hexdigest()
     cached = cache_folder("shards") / f"{key[:32]}.npy"
@@ -300,39 +308,3 @@ def _arrays(name: str, listed: dict[str, Any] | None) -> tuple[Arrays, int, str 
         np.save(buffer, np.stack([found[key] for key in _ARRAYS], axis=1))
         write_whole(cached, buffer.getvalue())
     return found, bad, problem
-
-
-def _remote(name: str) -> bool:
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", name) is not None
-
-
-def _base(name: str) -> str:
-    return name.rpartition("/")[2]
-
-
-def _local(name: str) -> Path:
-    """The file itself, or a copy in the cache of what lies elsewhere."""
-    if not _remote(name):
-        return Path(name)
-    path = cache_folder("shards") / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}-{_base(name)[-100:]}"
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, _fetch(name))
-    return path
-
-
-def _fetch(url: str) -> bytes:
-    from zoo.reading import fetch
-
-    if url.lower().startswith(("http:", "https:")):
-        return fetch(url, max_bytes=_MOST_BYTES)
-    if re.search(r"[\s'\"`$;&|<>\\]", url):  # webdataset hands these to a shell
-        raise DataError(f"{url}: unusual characters in the address of a shard")
-    try:
-        with require("webdataset", extra="scale").gopen(url) as stream:
-            data: bytes = stream.read()
-    except (OSError, ValueError) as error:
-        raise DataError(f"{url}: cannot be fetched ({error})") from error
-    if not data:
-        raise DataError(f"{url}: nothing came")
-    return data
