@@ -68,6 +68,8 @@ def check_kills(context: ForkServerContext, folder: Path, epochs: int, moments: 
         step = load_checkpoint(killed)["step"] if (killed / CHECKPOINT).exists() else 0
         assert step >= before and step % PER_EPOCH == 0
         if killed.exists():
+            # What earlier kills left has been removed.
+            assert sum(p.name.startswith(".") or p.name.endswith(".tmp") for p in killed.iterdir()) <= 1
             assert max([0, *(r["step"] for r in lines(killed))]) - step <= PER_EPOCH
     assert not run(context, settings)
     weights = [zoo.load(f"local-dir:{folder / name}").state_dict() for name in ("whole", "killed")]
