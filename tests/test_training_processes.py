@@ -23,6 +23,7 @@ from tests import image_ranks
 from zoo.errors import ConfigError
 from zoo.evaluate import evaluate_data
 from zoo.sharing import Share
+from zoo.training.checkpoint import load_checkpoint
 from zoo.training.loop import METRICS, RECORD, train
 from zoo.training.metrics import read_metrics
 from zoo.training.recipe import recipe_from_dict
@@ -104,8 +105,9 @@ def test_two_processes_train_and_evaluate_as_one(context: ForkServerContext, dat
     settings = tiny_settings(data, tmp_path / "one", **PLAIN)
     train(recipe_from_dict(settings))
     settings["accumulate"] = 2
+    settings["checkpoint_seconds"] = 1e-4  # A gathered checkpoint after every step, by the clock of one process.
     for name, sharded in (("ddp", False), ("fsdp2", True)):
-        together(context, image_ranks.trained, {**settings, "output": str(tmp_path / name)}, sharded)
+        together(context, image_ranks.trained_by_clocks, {**settings, "output": str(tmp_path / name)}, sharded)
         assert_close(tmp_path / "one", tmp_path / name)
         record = json.loads((tmp_path / name / RECORD).read_text())
         assert (
@@ -119,6 +121,22 @@ def test_two_processes_train_and_evaluate_as_one(context: ForkServerContext, dat
     for name, size, report in zip(names, (2, 5, 64), json.loads((tmp_path / "reports.json").read_text()), strict=True):
         (alone,), (shared,) = evaluate_data(zoo.load(name), data, batch_size=size)["results"], report["results"]
         assert report["images"] == 13 and (alone["top1"], alone["top5"]) == (shared["top1"], shared["top5"])
+
+
+def test_metrics_of_a_run_killed_between_their_lines_are_those_of_all_processes(
+    context: ForkServerContext, data: Path, tmp_path: Path
+) -> None:
+    settings = tiny_settings(data, tmp_path / "whole", checkpoint_every=1, log_every=3, epochs=2)
+    together(context, image_ranks.trained, settings)
+    settings["output"] = str(tmp_path / "killed")
+    together(context, image_ranks.killed_at, settings, 5)
+    checkpoint = load_checkpoint(tmp_path / "killed")
+    assert checkpoint["step"] == 4 and len(checkpoint["pending"]) == 1
+    together(context, image_ranks.trained, settings)
+    lines = [read_metrics(tmp_path / name / METRICS) for name in ("whole", "killed")]
+    assert [line["step"] for line in lines[1]] == [line["step"] for line in lines[0]] == [3, 6, 8]
+    for key in ("loss", "grad_norm"):
+        assert [line[key] for line in lines[1]] == pytest.approx([line[key] for line in lines[0]], rel=1e-6)
 
 
 @pytest.mark.slow

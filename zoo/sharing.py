@@ -6,11 +6,16 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from zoo.errors import require
 
-__all__ = ["ALONE", "Share", "launched"]
+__all__ = ["ALONE", "WAIT", "Share", "launched"]
+
+WAIT = timedelta(hours=3)
+"""Longest wait of processes for each other: one decodes the data meanwhile, for which ten minutes, the default on
+GPUs, are too few."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +81,7 @@ def launched(device: str) -> Iterator[tuple[Share, str]]:
         yield ALONE, device
         return
     accelerate = require("accelerate", extra="train")
-    state = accelerate.PartialState(cpu=device == "cpu")
+    state = accelerate.PartialState(cpu=device == "cpu", timeout=WAIT)
     try:
         own = str(state.device) if device == "cuda" else device
         yield Share(state.process_index, state.num_processes), own

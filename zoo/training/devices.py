@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from zoo.errors import ConfigError, require
+from zoo.sharing import WAIT
 from zoo.training.recipe import Recipe
 
 __all__ = ["accelerator_for", "matmul_precision"]
@@ -32,7 +33,8 @@ def accelerator_for(recipe: Recipe) -> Iterator[Any]:
     try:
         # Said outright, since accelerate joins CPU processes only when told to.
         cpu = recipe.device == "cpu" or not torch.cuda.is_available()
-        yield accelerate.Accelerator(mixed_precision=mixed, cpu=cpu)
+        wait = accelerate.InitProcessGroupKwargs(timeout=WAIT)
+        yield accelerate.Accelerator(mixed_precision=mixed, cpu=cpu, kwargs_handlers=[wait])
     finally:
         AcceleratorState._reset_state(reset_partial_state=True)
 

@@ -229,9 +229,9 @@ class Trainer:
                 metrics = self.task.evaluate(self.smoothed, recipe.precision)
                 if log and metrics:
                     log.write({"step": self.step, "epoch": epoch, **metrics})
-            reason = self._stop_reason(stop, log_every)
+            reason, late = self._asked(stop, saved, log_every)
             self.seconds = resumed_seconds + time.monotonic() - start
-            if self.step < self.total_steps and (reason or self._checkpoint_due(epoch_ends, epoch, saved)):
+            if self.step < self.total_steps and (reason or late or self._checkpoint_due(epoch_ends, epoch)):
                 self._save(log)
                 saved = self.step, time.monotonic()
             if reason and self.step < self.total_steps:
@@ -302,23 +302,26 @@ class Trainer:
             "lr": max(group["lr"] for group in self.optimizer.param_groups),
         }
 
-    def _stop_reason(self, stop: StopRequest, log_every: int) -> str | None:
-        reason = stop.reason()
+    def _asked(self, stop: StopRequest, saved: tuple[int, float], log_every: int) -> tuple[str | None, bool]:
+        """Why to stop now, if at all, and whether the last checkpoint is old; the same in all processes."""
+        reason, limit = stop.reason(), self.recipe.checkpoint_seconds
+        late = bool(limit) and time.monotonic() - saved[1] >= limit
         if self.accelerator.num_processes == 1:
-            return reason
+            return reason, late
         if self.step % log_every:  # processes must agree, which costs a message: not at every step
-            return None
-        asked = self.accelerator.reduce(torch.tensor([float(reason is not None)], device=self.device), "sum")
-        return (reason or "another process was asked to stop") if asked.item() else None
+            return None, False
+        asked = torch.tensor([float(reason is not None), float(late and self.main)], device=self.device)
+        stops, late = (value > 0 for value in self.accelerator.reduce(asked, "sum").tolist())
+        return ((reason or "another process was asked to stop") if stops else None), late
 
-    def _checkpoint_due(self, epoch_ends: bool, epoch: int, saved: tuple[int, float]) -> bool:
-        recipe = self.recipe
-        if epoch_ends and recipe.checkpoint_every and epoch % recipe.checkpoint_every == 0:
-            return True
-        return bool(recipe.checkpoint_seconds) and time.monotonic() - saved[1] >= recipe.checkpoint_seconds
+    def _checkpoint_due(self, epoch_ends: bool, epoch: int) -> bool:
+        every = self.recipe.checkpoint_every
+        return bool(every) and epoch_ends and epoch % every == 0
 
     def _save(self, log: MetricsLog | None) -> None:
         self._check_finite()
+        if self.pending and self.accelerator.num_processes > 1:  # What is saved is that of all processes.
+            self.pending = list(self.accelerator.reduce(torch.stack(self.pending), "mean"))
         state = self.state()
         if log:
             log.sync()

@@ -79,7 +79,8 @@ class Recipe:
         log_every: Steps between metric lines; `None` = once an epoch, at most 50 steps.
         eval_every: Epochs between evaluations on the dev split; 0 for none.
         checkpoint_every: Epochs between checkpoints; 0 for none.
-        checkpoint_seconds: Seconds between checkpoints; 0 for none.
+        checkpoint_seconds: Seconds between checkpoints; 0 for none. Several processes look at the clock, and whether
+            they were asked to stop, where metrics are logged.
         max_minutes: Save a checkpoint and stop after this time; `None` for no limit.
         weights_dtype: Of the exported file, `"float32"` or `"float16"`.
         options: The task's own keys.

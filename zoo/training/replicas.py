@@ -123,22 +123,30 @@ class Shards(Replicas):
             self._whole = self.ema.module.to("cpu")
         plugin = self.accelerator.state.fsdp_plugin
         plugin.mixed_precision_policy = None
+        # `accelerate launch` sets this by default, to send weights that the first process alone has. Here all have them,
+        # and accelerate (1.15) fails on parameters that the network itself owns, such as a class token.
+        plugin.cpu_ram_efficient_loading = False
         if plugin.auto_wrap_policy is None:
             plugin.set_auto_wrap_policy(self.model)
         net, _ = self.accelerator.prepare(self.model, self.optimizer)
         self._average = None
         if self.ema is not None:
             self._average = {key: value.detach().clone() for key, value in self.model.state_dict().items()}
+        net.forward = self._mixed(net.forward)
         return net
 
-    def backward(self, loss: Callable[[], Tensor], last: bool) -> Tensor:
-        """See `Replicas.backward`."""
+    def _mixed(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """The forward as accelerate makes it for DDP: under autocast, with outputs, and so the loss, in float32."""
+        from accelerate.utils import convert_outputs_to_fp32
 
-        def under_autocast() -> Tensor:
+        if self.accelerator.mixed_precision == "no":
+            return forward
+
+        def run(*arguments: Any, **options: Any) -> Any:
             with self.accelerator.autocast():
-                return loss()
+                return forward(*arguments, **options)
 
-        return super().backward(under_autocast, last)
+        return convert_outputs_to_fp32(run)
 
     def clip(self, bound: float) -> Tensor:
         """See `Replicas.clip`."""
