@@ -126,11 +126,10 @@ def test_killed_run_repeats_the_steps_after_its_checkpoint(data: Path, tmp_path:
 
 def test_resume_refuses_another_run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = tiny_settings(data, tmp_path / "run")
-    with pytest.raises(WeightsError, match="no checkpoint"):
-        train(recipe_from_dict(settings), resume=True)
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
-        train(recipe_from_dict(settings))
+        with pytest.warns(UserWarning, match="no checkpoint to resume from: the run starts at its first step"):
+            assert train(recipe_from_dict(settings), resume=True).step == 2
     with pytest.raises(ConfigError, match="--resume"):
         train(recipe_from_dict(settings))
     with pytest.raises(ConfigError, match="lr was 0.003 and is now 0.1"):
@@ -148,7 +147,8 @@ def test_run_killed_before_its_first_checkpoint_starts_over(data: Path, tmp_path
     settings = tiny_settings(data, tmp_path / "run", epochs=1, log_every=1)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / METRICS).write_text('{"step": 1}\n{"st')
-    assert train(recipe_from_dict(settings), resume=True).finished
+    with pytest.warns(UserWarning, match="starts at its first step"):
+        assert train(recipe_from_dict(settings), resume=True).finished
     assert [r["step"] for r in read_metrics(tmp_path / "run" / METRICS)] == [1, 2, 3, 4]
 
 

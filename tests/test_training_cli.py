@@ -187,7 +187,8 @@ def test_batches_made_ahead_on_the_gpu_equal_those_made_in_line(data: Path, tmp_
 
     settings = tiny_settings(data, tmp_path, device="cuda", precision="bf16")
     trainer = Trainer(recipe_from_dict(settings), Accelerator(), tmp_path)
-    ahead = [(x.clone(), y.clone()) for x, y in batches(trainer.task, 0, 12, trainer.device)]
+    places = [divmod(step, 4) for step in range(12)]
+    ahead = [(x.clone(), y.clone()) for x, y in batches(trainer.task, places, trainer.device)]
     assert len(ahead) == 12
     for step, (images, targets) in enumerate(ahead):
         expected, labels = trainer.task.batch(*divmod(step, 4))

@@ -188,7 +188,8 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
             os.replace(staging, folder)
             return
         keep_card = (folder / CARD).exists() and not is_generated((folder / CARD).read_text("utf-8", "replace"))
-        for name in (WEIGHTS, CONFIG) if keep_card else (WEIGHTS, CONFIG, CARD):
+        # The configuration first: whoever is killed in between must find the folder to be ours.
+        for name in (CONFIG, WEIGHTS) if keep_card else (CONFIG, WEIGHTS, CARD):
             os.replace(staging / name, folder / name)
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}") from None

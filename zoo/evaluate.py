@@ -20,6 +20,7 @@ from zoo.encodings.extension import DynamicNTK, Extension, parse_extension
 from zoo.errors import ConfigError, DataError
 from zoo.matching import align_labels
 from zoo.progress import progress_bar
+from zoo.sharing import ALONE, Share
 
 __all__ = [
     "Autocast",
@@ -158,6 +159,7 @@ def evaluate(
     extend: str | None = None,
     factor: float | None = None,
     progress: Callable[[float, str], None] | None = None,
+    share: Share = ALONE,
 ) -> list[EvalResult]:
     """Measures top-1 and top-5 accuracy at each size.
 
@@ -174,6 +176,7 @@ def evaluate(
         factor: Its factor at sizes above the model's own (those of `data_config`), on the axes that are larger; `None`
             is the new size over the model's own, axis by axis.
         progress: Called with (pictures done over all sizes, text).
+        share: Of this process, where several evaluate together; all of them get the results of all pictures.
 
     Raises:
         ConfigError: For an unknown dtype, no sizes or unusable ones, an extension that does not apply to the model, or
@@ -194,7 +197,7 @@ def evaluate(
         raise DataError(f"labels go to {int(targets.max())}, the model has {model.num_classes} classes")
     target_device = torch.device(device) if device is not None else next(model.parameters()).device
     with evaluating(model.to(target_device), dtype) as autocast:
-        run = _Evaluation(model, pictures, targets, target_device, autocast, batch_size, progress)
+        run = _Evaluation(model, pictures, targets, target_device, autocast, batch_size, progress, share)
         if extend is None:
             return [run.at_size(size) for size in sizes]
         results = []
@@ -220,12 +223,14 @@ def evaluate_data(
     skip_bad: bool = False,
     quiet: bool = True,
     command: str | None = None,
+    share: Share = ALONE,
 ) -> dict[str, Any]:
     """Evaluates on pictures from disk; see `evaluate`.
 
     Args:
         model: On the device to use.
-        data: Folder with `<split>.parquet` or `<split>/<class>/<pictures>`; decoded once and cached.
+        data: Folder with `<split>.parquet` or `<split>/<class>/<pictures>`, decoded once and cached; or shards, see
+            `modalities.image.shard_files.find_shards`.
         split: Which split.
         sizes: `None` = the model's own size.
         name: Of the model, for the report; `None` = from its configuration.
@@ -237,6 +242,7 @@ def evaluate_data(
         skip_bad: Leave out damaged pictures instead of raising.
         quiet: Show no progress bar.
         command: For the report.
+        share: See `evaluate`.
 
     Returns:
         `{"name", "task", "dataset", "split", "images", "skipped", "data_sha256", "command", "device", "dtype",
@@ -246,21 +252,21 @@ def evaluate_data(
     Raises:
         DataError: If the data cannot be used or have another number of classes than the model.
     """
-    from modalities.image.data import pictures as open_pictures
+    from modalities.image.scored import scored_pictures
 
     sizes = sizes or [tuple(model.data_config.input_size[1:])]  # type: ignore[union-attr, index]
     if extend is not None:
         for size in sizes:  # What does not fit is better said before the pictures are decoded.
             with extended(model, extension_at(model, size, extend, factor)):
                 pass
-    packed = open_pictures(data, split, skip_bad=skip_bad, quiet=quiet)
+    with share.main_first():
+        packed, every = scored_pictures(data, split, skip_bad=skip_bad, quiet=quiet)
     labels = align_labels(packed.labels, packed.num_classes, packed.class_names, model)
     count = min(limit or len(packed), len(packed))
-    chosen = packed.stacked()[:count] if packed.uniform else [packed[i] for i in range(count)]
     with progress_bar("evaluating", count * len(sizes), quiet) as update:
         results = evaluate(
             model,
-            chosen,
+            every[:count],
             labels[:count],
             sizes,
             batch_size=batch_size,
@@ -268,6 +274,7 @@ def evaluate_data(
             extend=extend,
             factor=factor,
             progress=update,
+            share=share,
         )
     return report(
         model,
@@ -333,7 +340,9 @@ class _Evaluation:
         autocast: Autocast,
         batch_size: int | None,
         progress: Callable[[float, str], None] | None,
+        share: Share,
     ) -> None:
+        self.share = share
         self.model, self.pictures, self.targets = model, pictures, targets
         self.device, self.autocast, self.batch_size = device, autocast, batch_size
         self.progress, self.seen = progress, 0
@@ -342,30 +351,33 @@ class _Evaluation:
         side = _side(size)
         pixels = _BATCH_PIXELS["cuda" if self.device.type == "cuda" else "cpu"]
         batch = self.batch_size or max(1, min(512, pixels // (side[0] * side[1])))
-        count, done, hits1, hits5, seconds = len(self.targets), 0, 0, 0, 0.0
+        count, hits1, hits5, seconds = len(self.targets), 0, 0, 0.0
         best, warm = min(5, int(self.model.num_classes)), False
-        while done < count:
-            end = min(done + batch, count)
-            try:
-                if not warm:  # the first forward at a size also chooses kernels: not timed
-                    self.logits(done, end, side).cpu()
-                    warm = True
-                start = time.perf_counter()
-                top = self.logits(done, end, side).topk(best).indices
-            except torch.cuda.OutOfMemoryError:
-                if self.batch_size is not None or batch == 1:
-                    raise
-                torch.cuda.empty_cache()
-                batch //= 2
-                continue
-            hit = (top.cpu() == self.targets[done:end, None]).sum(dim=0)  # the copy waits for the device
-            seconds += time.perf_counter() - start
-            hits1, hits5 = hits1 + int(hit[0]), hits5 + int(hit.sum())
-            self.seen, done = self.seen + end - done, end
-            if self.progress:
-                self.progress(self.seen, f"{side[1]} px")
+        for done, last in self.share.blocks(count, batch):
+            while done < last:
+                end = min(done + batch, last)
+                try:
+                    if not warm:  # the first forward at a size also chooses kernels: not timed
+                        self.logits(done, end, side).cpu()
+                        warm = True
+                    start = time.perf_counter()
+                    top = self.logits(done, end, side).topk(best).indices
+                except torch.cuda.OutOfMemoryError:
+                    if self.batch_size is not None or batch == 1:
+                        raise
+                    torch.cuda.empty_cache()
+                    batch //= 2
+                    continue
+                hit = (top.cpu() == self.targets[done:end, None]).sum(dim=0)  # the copy waits for the device
+                seconds += time.perf_counter() - start
+                hits1, hits5 = hits1 + int(hit[0]), hits5 + int(hit.sum())
+                self.seen, done = self.seen + self.share.world * (end - done), end
+                if self.progress:
+                    self.progress(self.seen, f"{side[1]} px")
+        every1, every5, times = zip(*self.share.gather((hits1, hits5, seconds)), strict=True)
+        top1, top5 = 100 * sum(every1) / count, 100 * sum(every5) / count
         shown = size if isinstance(size, int) else (side[0] if side[0] == side[1] else side)
-        return EvalResult(shown, 100 * hits1 / count, 100 * hits5 / count, count, count / seconds)
+        return EvalResult(shown, top1, top5, count, count / max(times))
 
     def logits(self, start: int, end: int, side: tuple[int, int]) -> Tensor:
         if isinstance(self.pictures, (Tensor, np.ndarray)):

@@ -20,6 +20,7 @@ from zoo.encodings.extendable import extended
 from zoo.errors import ConfigError, DataError
 from zoo.evaluate import Autocast, data_facts, evaluating, extension_at, report
 from zoo.progress import progress_bar
+from zoo.sharing import ALONE, Share
 
 __all__ = ["BoxedPictures", "DetectionEvalResult", "align_classes", "evaluate_detector", "evaluate_detector_data"]
 
@@ -144,6 +145,7 @@ def evaluate_detector(
     extend: str | None = None,
     factor: float | None = None,
     progress: Callable[[float, str], None] | None = None,
+    share: Share = ALONE,
 ) -> DetectionEvalResult:
     """Measures COCO metrics at one size; boxes are compared in pixels of the pictures before preprocessing.
 
@@ -157,6 +159,7 @@ def evaluate_detector(
         extend: Method of context extension (`zoo.encodings.extension.METHODS`) while this runs.
         factor: Its factor; see `zoo.evaluate.evaluate`.
         progress: Called with (pictures done, text).
+        share: Of this process, where several evaluate together; all of them get the results of all pictures.
 
     Raises:
         ConfigError: For an unknown dtype, an unusable size or extension, or a model that is no detector.
@@ -183,8 +186,9 @@ def evaluate_detector(
     seconds, warm = 0.0, False
     longer = contextlib.nullcontext() if extension is None else extended(model, extension)
     with evaluating(model, dtype) as autocast, longer:
-        for start in range(0, len(chosen), batch):
-            own = chosen[start : start + batch]
+        own_boxes: dict[int, np.ndarray] = {}  # Of a place in `chosen`.
+        for start, end in share.blocks(len(chosen), batch):
+            own = chosen[start:end]
             if not warm:  # The first forward at a size also chooses kernels: not timed.
                 _detect(model, data, own, side, device, autocast)
                 warm = True
@@ -192,9 +196,16 @@ def evaluate_detector(
             found = _detect(model, data, own, side, device, autocast)
             seconds += time.perf_counter() - began
             for place, row in enumerate(own.tolist()):
-                _add(metrics, data, row, found, place, classes)
+                height, width = (int(side) for side in data.shapes[row])
+                own_boxes[start + place] = found.for_image(place, (height, width)).double().numpy()
             if progress:
-                progress(start + len(own), f"{side[1]} px")
+                progress(min(len(chosen), share.world * end), f"{side[1]} px")
+    boxes: dict[int, np.ndarray] = {}
+    for other, time_s in share.gather((own_boxes, seconds)):
+        boxes |= other
+        seconds = max(seconds, time_s)
+    for place, row in enumerate(chosen.tolist()):  # In one order, however many processes there are.
+        _add(metrics, data, row, boxes[place], classes)
     shown = side[0] if side[0] == side[1] else side
     return DetectionEvalResult(
         shown,
@@ -228,11 +239,7 @@ def _detect(
     return dataclasses.replace(found, tensor=found.tensor.float().cpu())  # Waits for the device.
 
 
-def _add(
-    metrics: CocoMetrics, data: BoxedPictures, row: int, found: Detections, place: int, classes: np.ndarray
-) -> None:
-    height, width = (int(side) for side in data.shapes[row])
-    rows = found.for_image(place, (height, width)).double().numpy()
+def _add(metrics: CocoMetrics, data: BoxedPictures, row: int, rows: np.ndarray, classes: np.ndarray) -> None:
     labels = classes[rows[:, 5].astype(np.int64)]
     rows, labels = rows[labels >= 0], labels[labels >= 0]
     down, across = data.sizes[row] / data.shapes[row]  # The picture may have been shrunk when it was packed.
@@ -268,6 +275,7 @@ def evaluate_detector_data(
     skip_bad: bool = False,
     quiet: bool = True,
     command: str | None = None,
+    share: Share = ALONE,
 ) -> dict[str, Any]:
     """Evaluates on pictures with boxes from disk; see `evaluate_detector`.
 
@@ -285,6 +293,7 @@ def evaluate_detector_data(
         skip_bad: Leave out damaged and missing pictures instead of raising.
         quiet: Show no progress bar.
         command: For the report.
+        share: See `evaluate_detector`.
 
     Returns:
         `{"name", "task", "dataset", "split", "images", "skipped", "data_sha256", "command", "device", "dtype",
@@ -297,7 +306,8 @@ def evaluate_detector_data(
     from modalities.image.detection_data import boxed_pictures
 
     require_metrics()  # Before the pictures are decoded.
-    packed = boxed_pictures(data, split, skip_bad=skip_bad, quiet=quiet)
+    with share.main_first():
+        packed = boxed_pictures(data, split, skip_bad=skip_bad, quiet=quiet)
     rows = np.arange(min(limit or len(packed), len(packed)))
     wanted = list(sizes) if sizes else [None]
     results = []
@@ -315,6 +325,7 @@ def evaluate_detector_data(
                     extend=extend,
                     factor=factor,
                     progress=functools.partial(_progress, update, before),
+                    share=share,
                 )
             )
     return report(

@@ -18,6 +18,7 @@ from zoo.detection.metrics import measured, require_metrics
 from zoo.detection.targets import Targets
 from zoo.errors import ConfigError, DataError, WeightsError
 from zoo.evaluate_detection import align_classes, evaluate_detector
+from zoo.sharing import Share
 from zoo.training.holdout import fits_on, held_out
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
@@ -131,6 +132,7 @@ class ImageDetection:
         self.pictures = _Canvases(self.packed, self.train_rows, device)
         # Indices lie where the pictures are, so that taking them needs no wait for the device.
         self.order.start(device if self.pictures.resident is not None else torch.device("cpu"), rank, world)
+        self.share = Share(rank, world)
         self.targets = self.targets.to(device)
 
     def batch(self, epoch: int, index: int) -> tuple[Tensor, Targets]:
@@ -154,7 +156,7 @@ class ImageDetection:
         if not len(self.dev_rows):
             return {}
         dtype = "bfloat16" if precision == "bf16" else "float32"
-        metrics = evaluate_detector(model, self.dev, rows=self.dev_rows, dtype=dtype).metrics
+        metrics = evaluate_detector(model, self.dev, rows=self.dev_rows, dtype=dtype, share=self.share).metrics
         return {f"dev_{name}": value for name, value in measured(metrics).items()}
 
 

@@ -13,6 +13,7 @@ from modalities.image.augment import BatchAugmentation, ImageOptions
 from modalities.image.data import PackedPictures, pictures
 from zoo.errors import ConfigError, DataError
 from zoo.evaluate import align_labels, evaluate
+from zoo.sharing import Share
 from zoo.training.holdout import fits_on, held_out
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
@@ -81,15 +82,7 @@ class ImageClassification:
             ConfigError: If the model takes no RGB pictures, or the batch cannot be divided.
             DataError: If the pictures to evaluate on have other classes.
         """
-        data_config: Any = model.data_config
-        if data_config.input_size[0] != 3:
-            raise ConfigError(f"training pictures are RGB; the model takes {data_config.input_size[0]} channels")
-        self.order.start(device, rank, world)
-        if (self.options.mixup or self.options.cutmix) and self.order.local % 2:
-            raise ConfigError(
-                f"MixUp and CutMix pair pictures: batch_size per process must be even, got {self.order.local}"
-            )
-        self.device, self.rank = device, rank
+        data_config = self._start(model, device, rank, world)
         if self.dev is not self.packed:  # Other classes are better found now.
             align_labels(self.dev.labels, self.dev.num_classes, self.dev.class_names, model)
         self.augment = BatchAugmentation(self.options, data_config, self.num_classes, device)
@@ -97,6 +90,20 @@ class ImageClassification:
         images = torch.from_numpy(np.array(rows))
         self.images = images.to(device) if fits_on(device, images.nbytes) else images
         self.targets = torch.from_numpy(self.packed.labels[self.train_rows]).to(device)
+
+    def _start(self, model: nn.Module, device: torch.device, rank: int, world: int) -> Any:
+        """Checks what the model takes, and divides batches over processes; gives the model's data_config."""
+        data_config: Any = model.data_config
+        if data_config.input_size[0] != 3:
+            raise ConfigError(f"training pictures are RGB; the model takes {data_config.input_size[0]} channels")
+        self.order.start(device, rank, world)
+        self.share = Share(rank, world)
+        if (self.options.mixup or self.options.cutmix) and self.order.local % 2:
+            raise ConfigError(
+                f"MixUp and CutMix pair pictures: batch_size per process must be even, got {self.order.local}"
+            )
+        self.device, self.rank = device, rank
+        return data_config
 
     def batch(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
         """Batch `index` of `epoch` for this process; a function of its arguments and the recipe's seed alone.
@@ -117,12 +124,19 @@ class ImageClassification:
         """Top-1 and top-5 in percent on the dev split, at the training size."""
         if not len(self.dev_rows):
             return {}
-        data_config: Any = model.data_config
-        dtype = "bfloat16" if precision == "bf16" else "float32"
         packed = self.dev
         chosen: Any = [packed[row] for row in self.dev_rows.tolist()]
         if packed.uniform:
             chosen = torch.from_numpy(packed.stacked()[self.dev_rows])
-        labels = align_labels(packed.labels, packed.num_classes, packed.class_names, model)[self.dev_rows]
-        (result,) = evaluate(model, chosen, labels, [data_config.input_size[1:]], dtype=dtype)
+        labels = align_labels(packed.labels, packed.num_classes, packed.class_names, model)
+        return self._evaluate(model, precision, chosen, labels)
+
+    def _evaluate(self, model: nn.Module, precision: str, pictures: Any, labels: np.ndarray) -> dict[str, float]:
+        """Accuracy on the pictures of the dev split, a tensor or one by one; `labels` are those of all pictures."""
+        if not len(self.dev_rows):
+            return {}
+        data_config: Any = model.data_config
+        dtype = "bfloat16" if precision == "bf16" else "float32"
+        sizes = [data_config.input_size[1:]]
+        (result,) = evaluate(model, pictures, labels[self.dev_rows], sizes, dtype=dtype, share=self.share)
         return {"dev_top1": result.top1, "dev_top5": result.top5}

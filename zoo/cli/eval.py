@@ -128,30 +128,39 @@ def eval_(
 
     import zoo
     from zoo.card_facts import training_seed
+    from zoo.errors import ConfigError
     from zoo.evaluations import evaluation
+    from zoo.sharing import ALONE, launched
 
     seed = training_seed(name)
     command = shlex.join(["zoo", *sys.argv[1:]])
     target = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    model = zoo.load(name, device=target)
-    kind = (model.config["modality"], model.config["task"])
-    report = evaluation(*kind, name)(
-        model,
-        data,
-        split=split,
-        sizes=sides,
-        name=name,
-        batch_size=batch_size,
-        limit=limit,
-        dtype=dtype,
-        extend=extend,
-        factor=number,
-        skip_bad=skip_bad,
-        quiet=quiet,
-        command=command,
-        **_own_settings("video", kind[0], clips=clips, crops=crops, fold=fold),
-        **_own_settings("driving", kind[0], drop=None if drop is None else list(filter(None, drop.split(",")))),
-    )
+    with launched(target) as (share, own):
+        model = zoo.load(name, device=own)
+        kind = (model.config["modality"], model.config["task"])
+        shared = {} if share == ALONE else {"share": share}
+        if shared and kind[0] != "image":
+            raise ConfigError(f"several processes evaluate image models only, not one for {kind[0]}: start one")
+        report = evaluation(*kind, name)(
+            model,
+            data,
+            split=split,
+            sizes=sides,
+            name=name,
+            batch_size=batch_size,
+            limit=limit,
+            dtype=dtype,
+            extend=extend,
+            factor=number,
+            skip_bad=skip_bad,
+            quiet=quiet or share.rank > 0,
+            command=command,
+            **shared,
+            **_own_settings("video", kind[0], clips=clips, crops=crops, fold=fold),
+            **_own_settings("driving", kind[0], drop=None if drop is None else list(filter(None, drop.split(",")))),
+        )
+    if share.rank:
+        return  # The first process says and writes what all of them know.
     # What a card needs to know of weights in a folder, which may be gone by then.
     report |= {"model": model.config["name"], **({} if seed is None else {"seed": seed})}
     if as_json:

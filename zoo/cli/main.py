@@ -30,6 +30,7 @@ COMMANDS = {
     "make-canvas": "zoo.cli.make_canvas:make_canvas",
     "make-drive": "zoo.cli.make_drive:make_drive",
     "make-tokens": "zoo.cli.make_tokens:make_tokens",
+    "make-shards": "zoo.cli.make_shards:make_shards",
     "snapshot": "zoo.cli.snapshot:snapshot",
     "encodings": "zoo.cli.encodings:encodings",
     "advise": "zoo.cli.advise:advise",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from zoo.errors import ConfigError, WeightsError
 from zoo.training.recipe import FREE_KEYS
 
-__all__ = ["CHECKPOINT", "check_same_run", "load_checkpoint", "save_checkpoint"]
+__all__ = ["CHECKPOINT", "check_same_run", "flush", "load_checkpoint", "remove_partials", "save_checkpoint"]
 
 CHECKPOINT = "checkpoint.pt"
 _VERSION = 1
@@ -26,8 +28,33 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, folder / CHECKPOINT)
+        flush(folder)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def flush(folder: Path, names: Sequence[str] = ()) -> None:
+    """Waits until files of a folder, and then the names in it, are on the disk and would survive a loss of power."""
+    for path in (*(folder / name for name in names), folder):
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except OSError:  # Windows opens no folders; a file that is not there has nothing to wait for.
+            continue
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def remove_partials(folder: Path) -> None:
+    """Removes what a killed process had not finished writing into the folder of a run."""
+    any_id = 12 * "[0-9a-f]"
+    for pattern in (f"{CHECKPOINT}.*.tmp", "metrics.jsonl.tmp", f".{any_id}.tmp"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
+    for path in folder.glob(f".*.{any_id}"):  # of `zoo.save`
+        if path.name[1:-13] == folder.resolve().name:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any]:

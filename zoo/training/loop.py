@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
-import os
-import platform
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from zoo.encodings.base import AttentionEncoding
-from zoo.errors import ConfigError, ZooError, require
+from zoo.errors import ConfigError, ZooError
 from zoo.model_inputs import call_model
 from zoo.progress import Update, progress_bar
 from zoo.sources import locate
-from zoo.training.checkpoint import CHECKPOINT, check_same_run, load_checkpoint, save_checkpoint
+from zoo.training.checkpoint import CHECKPOINT, check_same_run, load_checkpoint, remove_partials, save_checkpoint
 from zoo.training.compile_check import REPLAYED, begin_step, compile_model, compiled_step_problem, projection
+from zoo.training.devices import accelerator_for, matmul_precision
 from zoo.training.metrics import MetricsLog
 from zoo.training.optim import make_ema, make_optimizer, make_schedule
 from zoo.training.recipe import Recipe, task_class
+from zoo.training.record import RECORD, read_record, write_record
+from zoo.training.replicas import distribute
 from zoo.training.seeds import derive_seed, seed_device
 from zoo.training.stopping import StopRequest
 from zoo.training.task import Task, batches, check_model, loss_parts
@@ -36,7 +36,7 @@ from zoo.training.tuning import Tuning, prepare_model
 
 __all__ = ["METRICS", "RECORD", "TrainResult", "Trainer", "train"]
 
-METRICS, RECORD = "metrics.jsonl", "train_record.json"
+METRICS = "metrics.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,8 @@ def train(recipe: Recipe, *, resume: bool = False, quiet: bool = True, command: 
 
     Args:
         recipe: What to do.
-        resume: Continue the run in `recipe.output` from its checkpoint.
+        resume: Continue the run in `recipe.output` from its checkpoint; from the beginning where there is none, so that
+            the same call can be repeated until the run is finished.
         quiet: Show no progress bar.
         command: Command line for the record.
 
@@ -83,49 +84,22 @@ def train(recipe: Recipe, *, resume: bool = False, quiet: bool = True, command: 
     if recipe.output is None:
         raise ConfigError("no output folder: give --out DIR")
     output = Path(recipe.output)
-    if (output / RECORD).is_file() and resume:
-        record = json.loads((output / RECORD).read_text(encoding="utf-8"))
+    if resume and (record := read_record(output)) is not None:
         steps = record["steps"]
         return TrainResult(output, True, steps, steps, record["final_train_loss"], record["duration_s"])
     if not resume and any((output / name).exists() for name in (CHECKPOINT, METRICS, RECORD, "model.safetensors")):
         raise ConfigError(f"{output} already holds a run: continue it with --resume or choose another --out")
     with (
         StopRequest(recipe.max_minutes) as stop,
-        _accelerator(recipe) as accelerator,
-        _matmul_precision(),
+        accelerator_for(recipe) as accelerator,
+        matmul_precision(),
         closing(Trainer(recipe, accelerator, output, quiet=quiet)) as trainer,
     ):
-        # A run killed before its first checkpoint has a metrics file only: it starts over.
-        if resume and ((output / CHECKPOINT).exists() or not (output / METRICS).exists()):
+        if resume and (output / CHECKPOINT).exists():
             trainer.load(load_checkpoint(output))
+        elif resume and trainer.main:
+            warnings.warn(f"{output}: no checkpoint to resume from: the run starts at its first step", stacklevel=2)
         return trainer.run(stop, command)
-
-
-@contextmanager
-def _accelerator(recipe: Recipe) -> Iterator[Any]:
-    accelerate = require("accelerate", extra="train")
-    from accelerate.state import AcceleratorState
-
-    if recipe.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device cuda: PyTorch finds no CUDA device here; use device: cpu or auto")
-    mixed = "bf16" if recipe.precision == "bf16" else "no"
-    AcceleratorState._reset_state(reset_partial_state=True)  # or a second run in this process could not differ
-    try:
-        # Said outright, since accelerate joins CPU processes only when told to.
-        cpu = recipe.device == "cpu" or not torch.cuda.is_available()
-        yield accelerate.Accelerator(mixed_precision=mixed, cpu=cpu)
-    finally:
-        AcceleratorState._reset_state(reset_partial_state=True)
-
-
-@contextmanager
-def _matmul_precision() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 class Trainer:
@@ -139,22 +113,28 @@ class Trainer:
         kind = task_class(recipe.task)
         check_model(locate(recipe.model, pretrained=recipe.pretrained).config, kind)
         with accelerator.main_process_first():  # one process packs the data, the others find them
-            self.task: Task = kind(recipe, quiet=self.quiet)
-        self.total_steps = min(recipe.epochs * self.task.steps_per_epoch, recipe.steps or sys.maxsize)
+            self.task: Task = kind(recipe.part_of_step(), quiet=self.quiet)
+        self.per_epoch = self.task.steps_per_epoch // recipe.accumulate
+        if not self.per_epoch:
+            raise ConfigError(f"batch_size {recipe.batch_size} is more than the training samples")
+        self.total_steps = min(recipe.epochs * self.per_epoch, recipe.steps or sys.maxsize)
         self.model = self._build_model().to(self.device)
         self.task.start(self.model, self.device, accelerator.process_index, accelerator.num_processes)
         self.ema = make_ema(self.model, recipe)
         self.optimizer = make_optimizer(self.model, recipe)
         self.schedule = make_schedule(self.optimizer, recipe, self.total_steps)
-        world = accelerator.num_processes
-        self.tuning = Tuning(self.model, recipe, self.optimizer, self.total_steps, world)
         self.encodings = [module for module in self.model.modules() if isinstance(module, AttentionEncoding)]
-        self.net: nn.Module = accelerator.prepare_model(self.model)
+        self.replicas = distribute(accelerator, self.model, self.optimizer, self.ema)
+        self.net = self.replicas.net
+        world = accelerator.num_processes
+        # After the parameters have been replaced, where they are divided.
+        self.tuning = Tuning(self.model, recipe, self.optimizer, self.total_steps, world)
         self.step = 0
+        self.losses: list[Tensor] = []  # (loss, parts of the loss) of the parts of this step that are done
         self.seconds = 0.0
         # (loss, gradient norm, parts of the loss) of the steps since the last metrics line, and what the parts are.
         self.pending: list[Tensor] = []
-        self.parts: list[str] = []
+        self.loss_names: list[str] = []
         self.last_loss: float | None = None
         self.compiled = False
 
@@ -174,20 +154,18 @@ class Trainer:
 
     @property
     def smoothed(self) -> nn.Module:
-        """The model that is evaluated and exported: the moving average, if there is one."""
-        return self.model if self.ema is None else self.ema.module
+        """The model that is evaluated and exported; all processes ask for it together."""
+        return self.replicas.smoothed
 
     def state(self) -> dict[str, Any]:
-        """Everything that a continuation needs; random numbers follow from the step."""
+        """Everything that a continuation needs; random numbers follow from the step. All processes call it together."""
         return {
             "step": self.step,
             "seconds": self.seconds,
             "pending": [row.tolist() for row in self.pending],
-            "parts": self.parts,
+            "parts": self.loss_names,
             "last_loss": self.last_loss,
-            "model": self.model.state_dict(),
-            "ema": None if self.ema is None else self.ema.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            **self.replicas.state(),
             "tuning": self.tuning.state(),
             "config": json.dumps(self.model.config),
             "recipe": json.loads(json.dumps(self.recipe.to_dict())),
@@ -205,25 +183,23 @@ class Trainer:
         check_same_run(state, recipe, self.task.facts["sha256"], self.accelerator.num_processes)
         self.step, self.seconds, self.last_loss = state["step"], state["seconds"], state["last_loss"]
         self.pending = [torch.tensor(row, device=self.device) for row in state["pending"]]
-        self.parts = state.get("parts", [])
-        self.model.load_state_dict(state["model"])
-        if self.ema is not None:
-            self.ema.module.load_state_dict(state["ema"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.loss_names = state.get("parts", [])
+        self.replicas.load(state)
         self.tuning.load(state.get("tuning"))
 
     def run(self, stop: StopRequest, command: str | None = None) -> TrainResult:
         """Trains to the end or until `stop` asks; writes the files."""
         if self.main:
             self.output.mkdir(parents=True, exist_ok=True)
+            remove_partials(self.output)
         self.accelerator.wait_for_everyone()
         if self.recipe.compile and self.step < self.total_steps:
             self.net = self._compile()
         with progress_bar("training", self.total_steps, self.quiet) as update:
             log = MetricsLog(self.output / METRICS, self.step) if self.main else None
-            with closing(log) if log else contextmanager(lambda: iter([None]))():
+            with closing(log) if log else nullcontext():
                 reason = self._steps(stop, log, update)
-        if reason is None and self.main:
+        if reason is None:
             self._export(command)
         self.accelerator.wait_for_everyone()
         return TrainResult(
@@ -231,12 +207,17 @@ class Trainer:
         )
 
     def _steps(self, stop: StopRequest, log: MetricsLog | None, update: Update) -> str | None:
-        recipe, per_epoch = self.recipe, self.task.steps_per_epoch
+        recipe, per_epoch = self.recipe, self.per_epoch
         log_every = recipe.log_every or min(per_epoch, 50)
         resumed_seconds, start = self.seconds, time.monotonic()
         logged, saved = (self.step, start), (self.step, start)
-        for inputs, targets in batches(self.task, self.step, self.total_steps, self.device):
-            self.pending.append(self._train_step(inputs, targets))
+        parts = itertools.product(range(self.step, self.total_steps), range(recipe.accumulate))
+        places = itertools.starmap(self._place, parts)
+        for inputs, targets in batches(self.task, places, self.device):
+            row = self._train_step(inputs, targets)
+            if row is None:
+                continue
+            self.pending.append(row)
             self.step += 1
             epoch_ends = self.step % per_epoch == 0
             epoch = self.step // per_epoch
@@ -254,38 +235,54 @@ class Trainer:
                 if log and metrics:
                     log.write({"step": self.step, "epoch": epoch, **metrics})
                 self.tuning.selection.observe(self.step, metrics, self.smoothed)
-            reason = self._stop_reason(stop, log_every)
+            reason, late = self._asked(stop, saved, log_every)
             self.seconds = resumed_seconds + time.monotonic() - start
             if self.tuning.selection.stopped:
                 break
-            if self.step < self.total_steps and (reason or self._checkpoint_due(epoch_ends, epoch, saved)):
-                self._save()
+            if self.step < self.total_steps and (reason or late or self._checkpoint_due(epoch_ends, epoch)):
+                self._save(log)
                 saved = self.step, time.monotonic()
             if reason and self.step < self.total_steps:
                 return reason
         return None
 
-    def _train_step(self, inputs: Any, targets: Any) -> Tensor:
-        epoch, index = divmod(self.step, self.task.steps_per_epoch)
-        self.schedule.step_update(self.step)
-        self.tuning.head_first.begin(self.step)
+    def _place(self, step: int, part: int) -> tuple[int, int]:
+        """Epoch, and index in it, of the batch that is a part of a step."""
+        epoch, index = divmod(step, self.per_epoch)
+        return epoch, index * self.recipe.accumulate + part
+
+    def _train_step(self, inputs: Any, targets: Any) -> Tensor | None:
+        """Takes a part of a step; the last one changes the weights and gives (loss, gradient norm, parts of it)."""
+        part, parts = len(self.losses), self.recipe.accumulate
+        if part == 0:
+            self.schedule.step_update(self.step)
+            self.tuning.head_first.begin(self.step)
+        seed = self._step_seed(*self._place(self.step, part))
         begin_step(self.device)
-        seed_device(self.device, self._step_seed(epoch, index))
+        seed_device(self.device, seed)
         if getattr(self.task, "draws_on_host", False):
-            seed_device(torch.device("cpu"), self._step_seed(epoch, index))
-        losses = loss_parts(self.task.loss(call_model(self.net, inputs), targets))
-        loss = losses.pop("loss")
-        self.parts = list(losses)
-        self.accelerator.backward(loss)
+            seed_device(torch.device("cpu"), seed)
+
+        def loss() -> Tensor:
+            losses = loss_parts(self.task.loss(call_model(self.net, inputs), targets))
+            self.loss_names = list(losses)[1:]
+            self.losses.append(torch.stack([value.detach().float() for value in losses.values()]))
+            return losses["loss"] / parts
+
+        self.replicas.backward(loss, last=part + 1 == parts)
+        return self._update() if part + 1 == parts else None
+
+    def _update(self) -> Tensor:
         self.tuning.head_first.drop_frozen(self.step)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip or math.inf)
+        norm = self.replicas.clip(self.recipe.clip)
         self.optimizer.step()
         for encoding in self.encodings:
             encoding.project_parameters()
         self.optimizer.zero_grad(set_to_none=True)
-        if self.ema is not None:
-            self.ema.update(self.model, step=self.step + 1)
-        return torch.stack([value.detach().float() for value in (loss, norm, *losses.values())])
+        self.replicas.update_average(self.step + 1)
+        means = torch.stack(self.losses).mean(dim=0)
+        self.losses = []
+        return torch.cat([means[:1], norm.detach().float().reshape(1), means[1:]])
 
     def _step_seed(self, epoch: int, index: int) -> int:
         return derive_seed(self.recipe.seed, "model", epoch, index, self.accelerator.process_index)
@@ -308,36 +305,44 @@ class Trainer:
         self.last_loss = loss
         return {
             "step": self.step,
-            "epoch": round(self.step / self.task.steps_per_epoch, 4),
+            "epoch": round(self.step / self.per_epoch, 4),
             "loss": loss,
-            **{f"loss/{name}": value for name, value in zip(self.parts, parts, strict=True)},
+            **{f"loss/{name}": value for name, value in zip(self.loss_names, parts, strict=True)},
             "grad_norm": norm,
             "lr": max(group["lr"] for group in self.optimizer.param_groups),
         }
 
-    def _stop_reason(self, stop: StopRequest, log_every: int) -> str | None:
-        reason = stop.reason()
+    def _asked(self, stop: StopRequest, saved: tuple[int, float], log_every: int) -> tuple[str | None, bool]:
+        """Why to stop now, if at all, and whether the last checkpoint is old; the same in all processes."""
+        reason, limit = stop.reason(), self.recipe.checkpoint_seconds
+        late = bool(limit) and time.monotonic() - saved[1] >= limit
         if self.accelerator.num_processes == 1:
-            return reason
+            return reason, late
         if self.step % log_every:  # processes must agree, which costs a message: not at every step
-            return None
-        asked = self.accelerator.reduce(torch.tensor([float(reason is not None)], device=self.device), "sum")
-        return (reason or "another process was asked to stop") if asked.item() else None
+            return None, False
+        asked = torch.tensor([float(reason is not None), float(late and self.main)], device=self.device)
+        stops, late = (value > 0 for value in self.accelerator.reduce(asked, "sum").tolist())
+        return ((reason or "another process was asked to stop") if stops else None), late
 
-    def _checkpoint_due(self, epoch_ends: bool, epoch: int, saved: tuple[int, float]) -> bool:
-        recipe = self.recipe
-        if epoch_ends and recipe.checkpoint_every and epoch % recipe.checkpoint_every == 0:
-            return True
-        return bool(recipe.checkpoint_seconds) and time.monotonic() - saved[1] >= recipe.checkpoint_seconds
+    def _checkpoint_due(self, epoch_ends: bool, epoch: int) -> bool:
+        every = self.recipe.checkpoint_every
+        return bool(every) and epoch_ends and epoch % every == 0
 
-    def _save(self) -> None:
+    def _save(self, log: MetricsLog | None) -> None:
         self._check_finite()
-        if self.main:
-            save_checkpoint(self.output, self.state())
+        if self.pending and self.accelerator.num_processes > 1:  # What is saved is that of all processes.
+            self.pending = list(self.accelerator.reduce(torch.stack(self.pending), "mean"))
+        state = self.state()
+        if log:
+            log.sync()
+            save_checkpoint(self.output, state)
 
     def _compile(self) -> nn.Module:
         """The network as CUDA graphs, else compiled, else eager: the first whose step agrees with the eager one."""
-        inputs, _ = self.task.batch(*divmod(self.step, self.task.steps_per_epoch))
+        if self.replicas.sharded:
+            warnings.warn("training without torch.compile: it is not used together with FSDP2", stacklevel=2)
+            return self.net
+        inputs, _ = self.task.batch(*self._place(self.step, 0))
         for graphs in self._graph_choices():
             compiled = compile_model(self.net, graphs=graphs)
             problem = compiled_step_problem(
@@ -363,31 +368,23 @@ class Trainer:
     def _export(self, command: str | None) -> None:
         import zoo
 
-        recipe = self.recipe
-        tuned = self.tuning.finish(self.smoothed)
-        self.smoothed.config["model"]["drop_path"] = 0.0  # type: ignore[index]
-        zoo.save(self.smoothed, self.output, dtype=recipe.weights_dtype)
-        cuda = self.device.type == "cuda"
-        record = {
-            "name": recipe.model,
+        model = self.smoothed
+        tuned = self.tuning.finish(model)
+        measured = self.task.evaluate(model, self.recipe.precision)
+        if not self.main:
+            return
+        model.config["model"]["drop_path"] = 0.0  # type: ignore[index]
+        zoo.save(model, self.output, dtype=self.recipe.weights_dtype)
+        facts = {
             "command": command,
-            "recipe": recipe.to_dict(),
-            "epochs": recipe.epochs,
             "steps": self.step,
-            "seed": recipe.seed,
-            "device": torch.cuda.get_device_name(self.device) if cuda else platform.processor() or platform.machine(),
             "processes": self.accelerator.num_processes,
             "compiled": self.compiled,
             "duration_s": round(self.seconds, 1),
             "final_train_loss": self.last_loss,
-            "parameters": sum(p.numel() for p in self.smoothed.parameters()),
+            "parameters": sum(p.numel() for p in model.parameters()),
             "data": self.task.facts,
-            "date": datetime.now(UTC).date().isoformat(),
-            "versions": {"torch": torch.__version__, "zoo": zoo.__version__},
             **tuned,
-            **self.task.evaluate(self.smoothed, recipe.precision),
+            **measured,
         }
-        partial = self.output / f"{RECORD}.tmp"
-        partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        os.replace(partial, self.output / RECORD)
-        (self.output / CHECKPOINT).unlink(missing_ok=True)
+        write_record(self.output, self.recipe, self.device, facts)

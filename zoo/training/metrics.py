@@ -44,6 +44,10 @@ class MetricsLog:
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
 
+    def sync(self) -> None:
+        """Waits until all lines are on the disk: a checkpoint must not outlive the lines before it."""
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         """Closes the file."""
         self._file.close()

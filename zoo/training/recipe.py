@@ -1,7 +1,8 @@
 """Recipes: what a training run does, as a flat YAML file with strict keys.
 
 A recipe holds the keys of `Recipe` and, flat beside them, those of its task: for images
-`modalities.image.augment.ImageOptions` and `modalities.image.detection_augment.DetectionOptions`, for events
+`modalities.image.augment.ImageOptions`, for those in shards `modalities.image.shard_task.ShardOptions`, and
+`modalities.image.detection_augment.DetectionOptions`, for events
 `modalities.events.options.ClassificationOptions` and `DetectionOptions`, for video
 `modalities.video.options.VideoOptions` and `MotionOptions`, for point clouds
 `modalities.points.options.ClassificationOptions` and `SegmentationOptions`, for driving scenes
@@ -27,6 +28,7 @@ __all__ = ["TASKS", "Recipe", "built_in_recipes", "load_recipe", "parse_override
 # Task -> "module:class" that supplies data, augmentation, loss and metric; imported when a recipe uses it.
 TASKS = {
     "image-classification": "modalities.image.task:ImageClassification",
+    "image-classification-shards": "modalities.image.shard_task:ShardedClassification",
     "image-detection": "modalities.image.detection_task:ImageDetection",
     "event-classification": "modalities.events.task:EventClassification",
     "event-detection": "modalities.events.task:EventDetection",
@@ -58,6 +60,8 @@ class Recipe:
         epochs: Passes over the training data.
         steps: End after so many steps, where that is before the last epoch is over; the schedule is one of these.
         batch_size: Samples of one optimiser step, over all processes.
+        accumulate: Parts in which the samples of a step are computed, one after the other, where they do not fit into
+            memory at once; the gradient is the mean over the parts. Each part is augmented by itself.
         lr: Peak learning rate.
         final_lr: Learning rate at the end of the cosine.
         betas: Of AdamW.
@@ -80,7 +84,8 @@ class Recipe:
         select: Metric of these evaluations, such as `dev_top1`, whose best weights are kept; `None` keeps the last.
         patience: Evaluations in a row that are worse than the best, after which training ends; 0 for never.
         checkpoint_every: Epochs between checkpoints; 0 for none.
-        checkpoint_seconds: Seconds between checkpoints; 0 for none.
+        checkpoint_seconds: Seconds between checkpoints; 0 for none. Several processes look at the clock, and whether
+            they were asked to stop, where metrics are logged.
         max_minutes: Save a checkpoint and stop after this time; `None` for no limit.
         weights_dtype: Of the exported file, `"float32"` or `"float16"`.
         options: The task's own keys.
@@ -95,6 +100,7 @@ class Recipe:
     epochs: int = 100
     steps: int | None = None
     batch_size: int = 512
+    accumulate: int = 1
     lr: float = 1e-3
     final_lr: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
@@ -127,6 +133,9 @@ class Recipe:
         if self.steps is not None:
             check("steps", self.steps, self.steps >= 1, "at least 1 or null")
         check("batch_size", self.batch_size, self.batch_size >= 1, "at least 1")
+        check("accumulate", self.accumulate, self.accumulate >= 1, "at least 1")
+        if self.batch_size % self.accumulate:
+            raise ConfigError(f"recipe: batch_size {self.batch_size} cannot be cut into {self.accumulate} equal parts")
         check("lr", self.lr, 0 < self.lr < math.inf, "above 0")
         check("final_lr", self.final_lr, 0 <= self.final_lr <= self.lr, "between 0 and lr")
         check("betas", self.betas, all(0 <= b < 1 for b in self.betas), "in [0, 1)")
@@ -157,6 +166,10 @@ class Recipe:
         if self.max_minutes is not None:
             check("max_minutes", self.max_minutes, self.max_minutes > 0, "above 0 or null")
         check("weights_dtype", self.weights_dtype, self.weights_dtype in ("float32", "float16"), "float32 or float16")
+
+    def part_of_step(self) -> Recipe:
+        """The recipe by which a task makes the batches that are parts of a step."""
+        return dataclasses.replace(self, batch_size=self.batch_size // self.accumulate, accumulate=1)
 
     def to_dict(self) -> dict[str, Any]:
         """All keys, flat, as a YAML or JSON file holds them."""

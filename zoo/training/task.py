@@ -73,7 +73,10 @@ class Task(Protocol):
         """Scalar loss, or a mapping with it as `"loss"` and its parts, the same keys at every step."""
 
     def evaluate(self, model: nn.Module, precision: str) -> dict[str, float]:
-        """Metrics on data held out from training; empty when there are none."""
+        """Metrics on data held out from training; empty when there are none.
+
+        All processes call it, with the same weights, and get the same numbers; a task may divide the work over them.
+        """
 
 
 def check_model(config: Mapping[str, Any], task: type[Task]) -> None:
@@ -129,38 +132,41 @@ class EpochOrder:
             raise ConfigError(f"batch_size {self.batch_size} cannot be divided over {world} processes")
         self.device, self.rank, self.local, self._order = device, rank, local, None
 
+    def permutation(self, epoch: int) -> Tensor:
+        """All samples in the order of an epoch: int64 (count,), on the CPU."""
+        return permutation(self.count, derive_seed(self.seed, "order", epoch))
+
     def rows(self, epoch: int, index: int) -> Tensor:
         """Indices, int64 (B,), of this process in batch `index` of `epoch`."""
         if self._order is None or self._order[0] != epoch:
-            self._order = epoch, permutation(self.count, derive_seed(self.seed, "order", epoch)).to(self.device)
+            self._order = epoch, self.permutation(epoch).to(self.device)
         start = index * self.batch_size + self.rank * self.local
         return self._order[1][start : start + self.local]
 
 
-def batches(task: Task, first: int, last: int, device: torch.device) -> Iterator[tuple[Any, Any]]:
-    """Yields the batches of steps `first` to `last` (exclusive).
+def batches(task: Task, places: Iterable[tuple[int, int]], device: torch.device) -> Iterator[tuple[Any, Any]]:
+    """Yields the batches at `places`, each an epoch and the index of a batch in it.
 
     On CUDA a thread makes the next two on a stream of its own while the model works on this one. On the CPU they are
     made in line, since there the model's random numbers come from the generator that augmentation seeds.
     """
-    steps = iter(range(first, last))
     if device.type != "cuda":
-        for step in steps:
-            yield task.batch(*divmod(step, task.steps_per_epoch))
+        for place in places:
+            yield task.batch(*place)
         return
     stream = torch.cuda.Stream(device)
 
-    def make(step: int) -> tuple[Any, Any, torch.cuda.Event]:
+    def make(epoch: int, index: int) -> tuple[Any, Any, torch.cuda.Event]:
         with torch.cuda.device(device), torch.cuda.stream(stream):
-            inputs, targets = task.batch(*divmod(step, task.steps_per_epoch))
+            inputs, targets = task.batch(epoch, index)
             return inputs, targets, stream.record_event()
 
     stream.wait_stream(torch.cuda.current_stream(device))
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
         waiting: deque[Future[tuple[Any, Any, torch.cuda.Event]]] = deque()
         try:
-            for step in steps:
-                waiting.append(pool.submit(make, step))
+            for place in places:
+                waiting.append(pool.submit(make, *place))
                 if len(waiting) > 2:
                     yield _hand_over(waiting.popleft(), device)
             while waiting:
