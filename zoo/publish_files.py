@@ -1,4 +1,4 @@
-"""What a model folder sends to the Hub: its files with size and sha256, after a check that names every fault at once."""
+"""What a model folder sends to the Hub: files with size and sha256, after a check that names every fault at once."""
 
 from __future__ import annotations
 

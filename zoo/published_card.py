@@ -43,9 +43,8 @@ def front_matter(text: str) -> dict[str, Any]:
     try:
         found = yaml.safe_load(match[1])
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"README.md: the YAML at its top is not valid: {' '.join(str(error).split())[:200]}"
-        ) from None
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"README.md: the YAML at its top is not valid: {reason}") from None
     if not isinstance(found, dict):
         raise ConfigError("README.md: the YAML at its top is not a mapping")
     return found
@@ -119,9 +118,9 @@ def _metrics(front: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapp
     """Every result of a model-index with every metric in it."""
     for model in front.get("model-index") or []:
         for result in model["results"]:
-            result["task"]["type"], result["dataset"]["type"]  # noqa: B018 (must be there)
             for metric in result["metrics"]:
-                metric["type"]  # noqa: B018
+                if not all(isinstance(part["type"], str) for part in (result["task"], result["dataset"], metric)):
+                    raise TypeError("a type is no text")
                 yield result, metric
 
 
@@ -137,9 +136,8 @@ def published_card(text: str, repo_id: str, sha256: str, licence: str | None = N
     import yaml
 
     text = _MARK.sub("", text) + ("\n" if _MARK.search(text) else "")
-    text = text.replace("local-dir:FOLDER", f"hf-hub:{repo_id}").replace(
-        f'{repo_id}")          # this folder', f'{repo_id}")'
-    )
+    text = re.sub(r'"local-dir:FOLDER"\)[ ]+# this folder', '"local-dir:FOLDER")', text)
+    text = text.replace("local-dir:FOLDER", f"hf-hub:{repo_id}")
     text = text.replace(_WEIGHTS_HERE, f"model.safetensors, sha256 `{sha256}`")
     match = _FRONT.match(text)
     if licence is None or match is None:
@@ -184,7 +182,8 @@ def eval_results(text: str, url: str) -> dict[str, str]:
             source_name="Model card, measured by its authors",
             notes="; ".join(str(part) for part in about if part),
         )
-        name = re.sub(r"[^a-z0-9]+", "-", f"{dataset['type']}-{metric.get('name', metric['type'])}".lower()).strip("-")
+        named = (dataset["type"], dataset.get("split", ""), metric.get("name", metric["type"]))
+        name = re.sub(r"[^a-z0-9]+", "-", "-".join(map(str, named)).lower()).strip("-")
         body = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False, allow_unicode=True, width=110)
         files[f"{EVAL_RESULTS}/pape-zoo-{name}.yaml"] = body
     return files

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
@@ -100,13 +100,12 @@ def publish(
     repository = _Repository(repo_id, revision or MAIN, page)
     with repository.explained("not published"):
         repository.open(private, pull_request)
-        repository.check_tag(tag)
         with repository.explained("not published: nothing was committed; what is up already is not sent again"):
-            result = repository.commit(upload, message, pull_request)
+            result = repository.commit(upload, message, pull_request, tag)
     if tag and result.commit:
         with repository.explained(f"published as {result.commit}, but not tagged"):
             repository.tag(tag, result.commit)
-    return result if tag is None else Published(**{**vars(result), "tag": tag})
+    return replace(result, tag=tag)
 
 
 def _check_arguments(
@@ -125,7 +124,7 @@ def _check_arguments(
         raise ConfigError("message must be one line of text")
     if licence is not None and (not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", licence) or licence in ("other", "unknown")):
         raise ConfigError(
-            f"licence {licence!r:.60}: expected one that the Hub lists, such as mit or apache-2.0; another one goes into "
+            f"licence {licence!r:.60}: expected one that the Hub lists, such as mit or apache-2.0; another goes into "
             "README.md as license: other, license_name and license_link"
         )
 
@@ -207,27 +206,31 @@ class _Repository:
                 "are), or it was made this moment: then run again"
             ) from None
 
-    def check_tag(self, tag: str | None) -> None:
-        """Refuses a tag that names another commit, unless that is the head: then nothing may have to change."""
-        if tag in self._tags and self._tags[str(tag)] != self._head:
-            raise HubError(f"not published: {self.repo_id} has a tag {tag} already: choose another one")
+    def commit(self, upload: Upload, message: str | None, pull_request: bool, tag: str | None) -> Published:
+        """Sends what differs, in one commit on top of the head that was seen.
 
-    def commit(self, upload: Upload, message: str | None, pull_request: bool) -> Published:
-        """Sends what differs, in one commit on top of the head that was seen."""
+        Raises:
+            HubError: If the tag is that of another commit.
+        """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         there = self._listing([file.path for file in upload.files])
         changed = [file for file in upload.files if not _same(file, there.get(file.path))]
         removed = self._outdated(upload)
-        known = {"repo_id": self.repo_id, "revision": self.revision, "files": upload.files}
-        if not changed and not removed:
-            return Published(
-                url=f"{self.page}/tree/{self._head}",
-                commit=self._head,
-                left_out=upload.left_out,
-                unchanged=True,
-                **known,
-            )
+        result = Published(
+            repo_id=self.repo_id,
+            url=f"{self.page}/tree/{self._head}",
+            revision=self.revision,
+            commit=self._head,
+            files=upload.files,
+            left_out=upload.left_out,
+            removed=tuple(removed),
+            unchanged=not changed and not removed,
+        )
+        if tag in self._tags and not (result.unchanged and self._tags[str(tag)] == self._head):
+            raise HubError(f"not published: {self.repo_id} has a tag {tag} of another commit: choose another one")
+        if result.unchanged:
+            return result
         operations: list[Any] = [
             CommitOperationAdd(file.path, str(file.content) if isinstance(file.content, Path) else file.content)
             for file in changed
@@ -242,14 +245,7 @@ class _Repository:
             parent_commit=self._head,
         )
         number = int(done.pr_num) if done.pr_num is not None else None
-        return Published(
-            url=done.pr_url or f"{self.page}/tree/{done.oid}",
-            commit=done.oid,
-            left_out=upload.left_out,
-            removed=tuple(removed),
-            pull_request=number,
-            **known,
-        )
+        return replace(result, url=done.pr_url or f"{self.page}/tree/{done.oid}", commit=done.oid, pull_request=number)
 
     def _listing(self, paths: list[str]) -> dict[str, Any]:
         found = self._api.get_paths_info(self.repo_id, paths, revision=self._head)
@@ -260,10 +256,8 @@ class _Repository:
         from huggingface_hub.errors import EntryNotFoundError
 
         paths = list(self._listing([RECORD]))
-        try:
+        with suppress(EntryNotFoundError):
             paths += [item.path for item in self._api.list_repo_tree(self.repo_id, EVAL_RESULTS, revision=self._head)]
-        except EntryNotFoundError:
-            pass
         keep = {file.path for file in upload.files}
         return sorted(path for path in paths if path not in keep and _OURS.fullmatch(path))
 
