@@ -60,6 +60,8 @@ class Handler(BaseHTTPRequestHandler):
                 raise Answer(self._fault.status, code=self._fault.code, **self._fault.headers)
             self._route(path, parse_qs(query), body)
         except Answer as answer:
+            if self._fault and self._fault.lose:
+                self._hang_up()
             data = b"" if answer.body is None else json.dumps(answer.body).encode()
             self._send(answer.status, data, {"Content-Type": "application/json", **answer.headers})
 

@@ -52,7 +52,8 @@ class Repository:
 class Fault:
     """What goes wrong with requests whose `"METHOD path"` matches.
 
-    `status` answers with it; `drop` breaks the connection after so many bytes of the body; `garble` sends other bytes.
+    `status` answers with it; `drop` breaks the connection after so many bytes of the body; `garble` sends other
+    bytes; `lose` does what was asked, but gives no answer.
     """
 
     request: str
@@ -60,6 +61,7 @@ class Fault:
     code: str | None = None
     drop: int | None = None
     garble: bool = False
+    lose: bool = False
     headers: dict[str, str] = field(default_factory=dict)
     times: int = 1000
 

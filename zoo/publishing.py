@@ -12,7 +12,7 @@ from typing import Any
 
 from zoo.errors import ConfigError, HubError, ZooError
 from zoo.hub import check_repository
-from zoo.hub_errors import explain, failures, login_hint
+from zoo.hub_errors import explain, failures, find, login_hint
 from zoo.publish_files import RECORD, Upload, UploadFile, folder_upload, source_folder
 from zoo.published_card import EVAL_RESULTS
 
@@ -100,8 +100,7 @@ def publish(
     repository = _Repository(repo_id, revision or MAIN, page)
     with repository.explained("not published"):
         repository.open(private, pull_request)
-        with repository.explained("not published: nothing was committed; what is up already is not sent again"):
-            result = repository.commit(upload, message, pull_request, tag)
+        result = repository.commit(upload, message, pull_request, tag)
     if tag and result.commit:
         with repository.explained(f"published as {result.commit}, but not tagged"):
             repository.tag(tag, result.commit)
@@ -182,16 +181,20 @@ class _Repository:
             if pull_request:
                 raise
             self._create(private)
+        if not self._look():
+            if self.revision.startswith("refs/"):
+                raise HubError(f"not published: {self.repo_id} has no {self.revision}")
+            self._api.create_branch(self.repo_id, branch=self.revision, exist_ok=True)
+            self._look()
+
+    def _look(self) -> bool:
+        """Reads where branches and tags are; whether there is the branch."""
         refs = self._api.list_repo_refs(self.repo_id, include_pull_requests=self.revision.startswith("refs/pr/"))
         self._tags = {ref.name: ref.target_commit for ref in refs.tags}
         heads = {ref.name: ref.target_commit for ref in refs.branches}
         heads |= {ref.ref: ref.target_commit for ref in refs.pull_requests or []}
-        if self.revision not in heads:
-            if self.revision.startswith("refs/"):
-                raise HubError(f"not published: {self.repo_id} has no {self.revision}")
-            self._api.create_branch(self.repo_id, branch=self.revision, exist_ok=True)
-            heads[self.revision] = heads[MAIN]
-        self._head = heads[self.revision]
+        self._head = heads.get(self.revision)
+        return self._head is not None
 
     def _create(self, private: bool) -> None:
         from huggingface_hub.errors import HfHubHTTPError
@@ -235,17 +238,46 @@ class _Repository:
             CommitOperationAdd(file.path, str(file.content) if isinstance(file.content, Path) else file.content)
             for file in changed
         ]
-        done = self._api.create_commit(
-            self.repo_id,
-            [*operations, *(CommitOperationDelete(path) for path in removed)],
-            commit_message=message or f"{upload.name}, by pape-zoo",
-            commit_description="\n".join(f"{file.path}: sha256 {file.sha256}" for file in changed),
-            revision=self.revision,
-            create_pr=pull_request,
-            parent_commit=self._head,
-        )
+        try:
+            done = self._api.create_commit(
+                self.repo_id,
+                [*operations, *(CommitOperationDelete(path) for path in removed)],
+                commit_message=message or f"{upload.name}, by pape-zoo",
+                commit_description="\n".join(f"{file.path}: sha256 {file.sha256}" for file in changed),
+                revision=self.revision,
+                create_pr=pull_request,
+                parent_commit=self._head,
+            )
+        except failures() as error:
+            commit = self._after(error, upload, pull_request)
+            return replace(result, url=f"{self.page}/tree/{commit}", commit=commit)
         number = int(done.pr_num) if done.pr_num is not None else None
         return replace(result, url=done.pr_url or f"{self.page}/tree/{done.oid}", commit=done.oid, pull_request=number)
+
+    def _after(self, error: BaseException, upload: Upload, pull_request: bool) -> str:
+        """The commit, if it was made although there was no answer.
+
+        Raises:
+            HubError: Otherwise; says what is known.
+        """
+        from huggingface_hub.errors import HfHubHTTPError
+
+        text = explain(error, self.repo_id, revision=self.revision)
+        response = getattr(find(error, HfHubHTTPError), "response", None)
+        answered = response is not None and response.status_code < 500  # Others may come from a gateway.
+        before, fate = self._head, "nothing was committed; what is up already is not sent again"
+        if pull_request and not answered:
+            fate = f"it is not known whether a pull request was opened: look at {self.page}/discussions"
+        elif not answered:
+            try:
+                self._look()
+                there = self._listing([file.path for file in upload.files])
+            except failures():
+                fate = "it is not known whether the commit was made; what is there already is not sent again"
+            else:
+                if self._head != before and all(_same(file, there.get(file.path)) for file in upload.files):
+                    return str(self._head)
+        raise HubError(f"not published: {fate}: {text}") from None
 
     def _listing(self, paths: list[str]) -> dict[str, Any]:
         found = self._api.get_paths_info(self.repo_id, paths, revision=self._head)
