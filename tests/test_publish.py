@@ -174,24 +174,27 @@ def test_branches_and_pull_requests(hub, folders):  # noqa: F811
     assert "org/absent" not in hub.repositories
 
 
-def test_a_licence_given_on_the_command_line(hub, tmp_path):  # noqa: F811
-    from zoo.cards import model_card
+def test_a_fine_tuned_model_gets_its_licence_when_published(hub, tmp_path):  # noqa: F811
+    from zoo.finetune.card import tuned_card
 
-    folder = zoo.save(zoo.load("pape-vit-n-imagenette", pretrained=False), tmp_path / "tuned")
+    folder = zoo.save(zoo.load(NAME, pretrained=False), tmp_path / "tuned")
     config = json.loads((folder / "config.json").read_text())
-    sections = [
-        "- Licence of these data: unknown to this library. Whoever publishes the weights says here what it is.",
-        "- Licence of these weights: not stated; it must agree with the terms of the data and of the base weights.",
-    ]
-    front = {"license": "other", "license_name": "unknown"}
-    (folder / "README.md").write_text(model_card(config, sections, front))
+    run = {"epochs": 1, "steps": 5, "seed": 0, "device": "cpu", "duration_s": 9.0, "date": "2026-12-01"}
+    record = run | {"recipe": {"model": NAME, "precision": "fp32", "dev_by_class": 0.2}, "final_train_loss": 1.0}
+    record |= {"data": {"name": "cells", "sha256": "ab" * 32, "train": 40, "dev": 10}, "dev_top1": 90.0}
+    (folder / "README.md").write_text(tuned_card(config, record))
+    for name in ("train_record.json", "metrics.jsonl", "recipe.yaml"):
+        (folder / name).write_text("data: /home/somebody/cells")
     with pytest.raises(zoo.ConfigError, match="of unknown name") as caught:
         zoo.publish(str(folder), "org/tuned")
     assert "--license" in str(caught.value) and not hub.repositories
     zoo.publish(str(folder), "org/tuned", licence="cc-by-4.0")
-    card = hub.repositories["org/tuned"].files()["README.md"].decode()
+    files = hub.repositories["org/tuned"].files()
+    assert set(files) == {".gitattributes", "README.md", "config.json", "model.safetensors"}
+    card = files["README.md"].decode()
     assert card.startswith("---\nlicense: cc-by-4.0\n") and "license_name" not in card
     assert "- Licence of these weights: cc-by-4.0.\n" in card and "unknown to this library.\n" in card
+    assert "Licence of the base weights: imagenet-research-non-commercial" in card and "value: 90.0" in card
 
 
 def test_a_public_repository_is_not_taken_for_a_private_one(hub, folders):  # noqa: F811

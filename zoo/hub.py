@@ -1,7 +1,7 @@
 """Finding model files: the cache of converted weights, and Hugging Face Hub repositories.
 
-From a Hub repository two files are fetched, `config.json` and `model.safetensors`; nothing in it is executed. The server
-that `HF_ENDPOINT` names is trusted with one thing: huggingface_hub names files of its cache by what it answers.
+From a Hub repository two files are fetched, `config.json` and `model.safetensors`; nothing in it is executed. One thing
+the server that `HF_ENDPOINT` names is trusted with: huggingface_hub names files of its cache by what it answers.
 """
 
 from __future__ import annotations
