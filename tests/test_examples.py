@@ -57,8 +57,16 @@ def test_custom_encoding(tmp_path: Path) -> None:
 
 def test_every_example_is_run() -> None:
     tested = {"adapt_timm.py", "predict.py", "finetune_head.py", "custom_encoding.py", "driving_frame.py"}
-    tested |= {"bccd_cells.py"}
+    tested |= {"bccd_cells.py", "publish.py"}
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == tested
+
+
+@NEED_WEIGHTS
+def test_publish(tmp_path: Path) -> None:
+    output = run_example("publish.py", tmp_path)
+    assert re.search(r"^ +[\d,]+ bytes  sha256 [0-9a-f]{16}\.\.\.  model\.safetensors$", output, re.MULTILINE), output
+    assert "to https://huggingface.co/my-organisation/my-model, branch main" in output
+    assert "through the mixin and back: the same weights" in output
 
 
 def test_bccd_cells(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ LIGHT = {
     "zoo card": COMMAND.format(argv=["card", "pape-vit-t-imagenette"]),
     "zoo advise --help": COMMAND.format(argv=["advise", "--help"]),
     "zoo advise": COMMAND.format(argv=["advise", "--tokens", "grid"]),
+    "zoo publish --help": COMMAND.format(argv=["publish", "--help"]),
     "zoo doctor --help": COMMAND.format(argv=["doctor", "--help"]),
     "zoo encodings": COMMAND.format(argv=["encodings"]),
     "zoo predict --help": COMMAND.format(argv=["predict", "--help"]),

@@ -8,7 +8,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import ConfigError, DataError, MissingDependencyError, UnknownModelError, WeightsError, ZooError
+from zoo.errors import (
+    ConfigError,
+    DataError,
+    HubError,
+    MissingDependencyError,
+    UnknownModelError,
+    WeightsError,
+    ZooError,
+)
 
 __version__ = "0.1.0"
 
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from zoo.interop import from_ultralytics, to_ultralytics
     from zoo.loading import load, save
     from zoo.predict import predictor
+    from zoo.publishing import publish
     from zoo.reading import read
     from zoo.registry import list_models
     from zoo.transformer import Block, Encoder
@@ -45,6 +54,7 @@ _LAZY = {
     "list_models": "zoo.registry",
     "load": "zoo.loading",
     "predictor": "zoo.predict",
+    "publish": "zoo.publishing",
     "read": "zoo.reading",
     "save": "zoo.loading",
     "to_ultralytics": "zoo.interop",
@@ -69,6 +79,7 @@ __all__ = [
     "Coordinates",
     "DataError",
     "Encoder",
+    "HubError",
     "MissingDependencyError",
     "UnknownModelError",
     "WeightsError",
@@ -85,6 +96,7 @@ __all__ = [
     "list_models",
     "load",
     "predictor",
+    "publish",
     "read",
     "save",
     "to_ultralytics",

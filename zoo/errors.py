@@ -8,6 +8,7 @@ from types import ModuleType
 __all__ = [
     "ConfigError",
     "DataError",
+    "HubError",
     "MissingDependencyError",
     "UnknownModelError",
     "WeightsError",
@@ -30,6 +31,10 @@ class ConfigError(ZooError, ValueError):
 
 class WeightsError(ZooError):
     """Weights are absent, damaged, unsafe or do not fit the model."""
+
+
+class HubError(ZooError):
+    """The Hugging Face Hub refused something or cannot be reached."""
 
 
 class UnknownModelError(ZooError, LookupError):

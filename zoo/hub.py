@@ -1,6 +1,7 @@
 """Finding model files: the cache of converted weights, and Hugging Face Hub repositories.
 
-From a Hub repository two files are fetched, `config.json` and `model.safetensors`; nothing in it is executed.
+From a Hub repository two files are fetched, `config.json` and `model.safetensors`; nothing in it is executed. One thing
+the server that `HF_ENDPOINT` names is trusted with: huggingface_hub names files of its cache by what it answers.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 
 from zoo.config_file import MAX_JSON_BYTES
 from zoo.errors import ConfigError, WeightsError
+from zoo.hub_errors import explain, failures, find
 
-__all__ = ["cache_folder", "download", "release_folder", "split_repository"]
+__all__ = ["cache_folder", "check_repository", "download", "release_folder", "split_repository", "stated_sha256"]
 
 
 def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -40,13 +42,32 @@ def split_repository(name: str, revision: str | None = None) -> tuple[str, str |
         ConfigError: If the form is wrong or two different revisions are given.
     """
     repo_id, _, stated = name.partition("@")
-    if not re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", repo_id) or ".." in repo_id:
+    if not check_repository(repo_id):
         raise ConfigError(f"'hf-hub:{name:.100}': expected hf-hub:ORGANISATION/REPOSITORY or the same with @REVISION")
     if "@" in name and not stated:
         raise ConfigError(f"'hf-hub:{name:.100}': the revision after @ is empty")
     if stated and revision and stated != revision:
         raise ConfigError(f"two revisions were given: {stated!r} in the name and revision={revision!r}")
-    return repo_id, stated or revision
+    wanted = stated or revision
+    # The cache of huggingface_hub has a file of this name.
+    if wanted and (wanted.startswith("/") or ".." in re.split(r"[/\\]", wanted) or not wanted.isprintable()):
+        raise ConfigError(f"revision {wanted!r:.100} is none: give a branch, a tag or a commit")
+    return repo_id, wanted
+
+
+def check_repository(repo_id: str) -> bool:
+    """Whether this has the form `ORGANISATION/REPOSITORY`."""
+    return bool(re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", repo_id)) and ".." not in repo_id
+
+
+def stated_sha256(path: Path) -> str | None:
+    """The sha256 that the Hub stated for a file of its cache, or `None` where it stated none.
+
+    The cache keeps large files as `blobs/SHA256`, and links to them from the revisions.
+    """
+    # One link, not all: what it leads to may be a link to a store by other hashes.
+    target = Path(os.readlink(path)) if path.is_symlink() else path
+    return target.name if target.parent.name == "blobs" and re.fullmatch(r"[0-9a-f]{64}", target.name) else None
 
 
 def download(
@@ -85,14 +106,14 @@ def download(
             if size is not None and size > MAX_JSON_BYTES:
                 raise ConfigError(f"{filename} of hf-hub:{repo_id} is larger than 1 MiB: not a configuration")
         return Path(hf_hub_download(**options))
-    except (OSError, ValueError, RuntimeError) as error:
+    except failures() as error:
         if isinstance(error, ConfigError):
             raise
         raise WeightsError(_explain(error, repo_id, filename, revision, cache_dir, local_files_only)) from None
 
 
 def _explain(
-    error: Exception,
+    error: BaseException,
     repo_id: str,
     filename: str,
     revision: str | None,
@@ -102,27 +123,16 @@ def _explain(
     from huggingface_hub import constants, errors
 
     where = f"hf-hub:{repo_id}" + (f"@{revision}" if revision else "")
-    cause: BaseException | None = error
-    while cause is not None:  # The library wraps the answer of the server when the cache has no copy either.
-        if isinstance(cause, errors.GatedRepoError):
-            return f"{where} is gated: accept its terms on its page, then log in with `hf auth login` or set HF_TOKEN"
-        if isinstance(cause, errors.RepositoryNotFoundError):
-            return f"{where}: no such repository, or it is private (log in with `hf auth login` or set HF_TOKEN)"
-        if isinstance(cause, errors.RevisionNotFoundError):
-            return f"{where}: the repository has no revision {revision!r}"
-        if isinstance(cause, errors.RemoteEntryNotFoundError):
-            return f"{where} has no {filename}, so it does not hold a model of pape-zoo"
-        if isinstance(cause, errors.HFValidationError):
-            return f"{where}: {' '.join(str(cause).split())}"
-        cause = cause.__cause__
     setting = "cache_dir" if cache_dir else "HF_HUB_CACHE or HF_HOME sets it"
     looked = f"looked for {filename} in {cache_dir or constants.HF_HUB_CACHE} ({setting})"
-    if local_files_only:
+    # The library wraps the answer of the server when the cache has no copy either.
+    absent = find(error, errors.LocalEntryNotFoundError) is not None
+    if absent and local_files_only:
         return f"{where} is not in the cache and local_files_only is set; {looked}"
-    if constants.HF_HUB_OFFLINE:
+    if absent and constants.HF_HUB_OFFLINE:
         return (
             f"{where} is not in the cache and HF_HUB_OFFLINE is set; {looked}. Unset HF_HUB_OFFLINE to download, "
             "or load a folder with local-dir:PATH"
         )
-    reason = " ".join(str(error.__cause__ or error).split())[:200]
-    return f"cannot reach {constants.ENDPOINT} for {where} and it is not in the cache ({reason}); {looked}"
+    text = explain(error, where, filename=filename, revision=revision)
+    return f"{text}; it is not in the cache either: {looked}" if absent else text

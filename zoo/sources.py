@@ -100,7 +100,7 @@ def _from_hub(
         cache_dir=cache_dir,
         local_files_only=local_files_only,
     )
-    return Source(label, config, weights, sha256)
+    return Source(label, config, weights, sha256 or hub.stated_sha256(weights))
 
 
 def _embedded(entry: registry.Entry) -> Source:
@@ -138,5 +138,6 @@ def verify(path: Path, expected: str) -> None:
     found = checkpoints.file_sha256(path)
     if found != expected:
         raise WeightsError(
-            f"{path} is damaged or was changed: its sha256 is {found}, recorded is {expected}; get it again"
+            f"{path} is damaged or was changed: its sha256 is {found}, recorded is {expected}; delete "
+            f"{path.resolve()} and get it again"
         )

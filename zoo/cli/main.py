@@ -25,6 +25,7 @@ COMMANDS = {
     "sweep": "zoo.cli.sweep:sweep",
     "reproduce": "zoo.cli.reproduce:reproduce",
     "convert": "zoo.cli.convert:convert",
+    "publish": "zoo.cli.publish:publish",
     "viz": "zoo.cli.viz:viz",
     "bench": "zoo.cli.bench:bench",
     "make-canvas": "zoo.cli.make_canvas:make_canvas",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from zoo.errors import ConfigError, DataError
 from zoo.hub import split_repository
+from zoo.hub_errors import failures, redact
 
 __all__ = ["local_data"]
 
@@ -28,10 +29,10 @@ def local_data(data: str | os.PathLike[str]) -> Path:
 
     try:
         folder = Path(snapshot_download(repo_id, repo_type="dataset", revision=revision, allow_patterns=_PATTERNS))
-    except (OSError, ValueError, RuntimeError) as error:
+    except failures() as error:
         if isinstance(error, ConfigError):
             raise
-        reason = " ".join(str(error).split())[:300]
+        reason = redact(str(error))[:300]
         raise DataError(f"{data}: the data set cannot be fetched ({type(error).__name__}: {reason})") from None
     if not any(True for pattern in _PATTERNS for _ in folder.glob(pattern)):
         raise DataError(f"{data}: has no Parquet files ({', '.join(_PATTERNS)}); download it and give its folder")
