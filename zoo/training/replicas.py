@@ -123,8 +123,8 @@ class Shards(Replicas):
             self._whole = self.ema.module.to("cpu")
         plugin = self.accelerator.state.fsdp_plugin
         plugin.mixed_precision_policy = None
-        # `accelerate launch` sets this by default, to send weights that the first process alone has. Here all have them,
-        # and accelerate (1.15) fails on parameters that the network itself owns, such as a class token.
+        # `accelerate launch` sets this by default, to send weights that the first process alone has. Here all have
+        # them, and accelerate (1.15) fails on parameters that the network itself owns, such as a class token.
         plugin.cpu_ram_efficient_loading = False
         if plugin.auto_wrap_policy is None:
             plugin.set_auto_wrap_policy(self.model)
