@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import zoo
+from zoo import batch_inference
 from zoo.batch_inference import RowPredictor, predict_files, row_schema
 from zoo.errors import ConfigError, DataError, MissingDependencyError
 
@@ -46,14 +49,48 @@ def test_one_picture_that_the_model_fails_on_costs_no_other(monkeypatch: pytest.
     predictor = RowPredictor("pape-vit-n-imagenette", device="cpu")
     call = type(predictor.predictor).__call__
 
-    def failing(self: Any, sources: list[str], **options: Any) -> Any:
-        if str(SAMPLES[1]) in sources:
+    def failing(self: Any, sources: list[Any], **options: Any) -> Any:
+        if str(SAMPLES[1]) in [source.name for source in sources]:
             raise DataError("the logits are not finite")
         return call(self, sources, **options)
 
     monkeypatch.setattr(type(predictor.predictor), "__call__", failing)
     rows = predictor(table(SAMPLES[:3])).to_pylist()
     assert [row["error"] for row in rows] == [None, "the logits are not finite", None]
+
+
+def test_a_source_has_one_row_whatever_it_names(tmp_path: Path) -> None:
+    many, pattern = tmp_path / "many", tmp_path / "photo[1].jpg"
+    many.mkdir()
+    for sample in SAMPLES[:3]:
+        shutil.copy(sample, many)
+    shutil.copy(SAMPLES[2], pattern)
+    sources = [many, SAMPLES[3], f"{many}/*.jpg", pattern, "s3://bucket/a.jpg", "", SAMPLES[0]]
+    rows = RowPredictor("pape-vit-n-imagenette", device="cpu", top_k=1)(table(sources)).to_pylist()
+    assert [row["source"] for row in rows] == [str(source) for source in sources]
+    expected = zoo.predictor("pape-vit-n-imagenette", device="cpu", top_k=1)([SAMPLES[i] for i in (3, 2, 0)])
+    assert [row["labels"] for row in rows if not row["error"]] == [list(result.labels) for result in expected]
+    assert [row["error"] is None for row in rows] == [False, True, False, True, False, False, True]
+    assert "is a folder" in rows[0]["error"] and "addresses are not read" in rows[4]["error"]
+
+
+def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
+    settings = {"model": "a", "top_k": 3}
+    batch_inference._claim(tmp_path / "out", settings)
+    assert batch_inference._finished(tmp_path / "out") == set()
+    rows = [{"source": "a.jpg", "labels": ["x"]}, {"source": "b.jpg", "error": "damaged"}]
+    pq.write_table(pa.Table.from_pylist(rows, schema=row_schema()), tmp_path / "out" / "0.parquet")
+    whole = (tmp_path / "out" / "0.parquet").read_bytes()
+    (tmp_path / "out" / "1.parquet").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "out" / "2.parquet").touch()
+    batch_inference._claim(tmp_path / "out", dict(reversed(settings.items())))
+    with pytest.warns(UserWarning, match=r"[12]\.parquet: not complete, removed"):
+        assert batch_inference._finished(tmp_path / "out") == {"a.jpg", "b.jpg"}
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["0.parquet", "_settings.json"]
+    with pytest.raises(ConfigError, match="of another model or other options"):
+        batch_inference._claim(tmp_path / "out", settings | {"top_k": 5})
+    with pytest.raises(ConfigError, match="choose a new or empty folder"):
+        batch_inference._claim(tmp_path, settings)
 
 
 def test_detectors_give_boxes(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ import http.server
 import io
 import tarfile
 import threading
+import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ import torch
 from training_toys import SIZE, TINY, stop_after, tiny_settings, toy_picture, write_toys
 
 import zoo
+from modalities.image import shard_files
 from modalities.image.make_shards import make_shards
+from modalities.image.shard_files import UnreachableShardError
 from modalities.image.shard_task import ShardedClassification, ShardOrder, random_crop
 from modalities.image.shards import open_shards
 from modalities.image.sources import open_source
@@ -50,6 +54,12 @@ def settings(shards: object, output: Path, **changes: Any) -> dict[str, Any]:
     return tiny_settings(Path("x"), output, task="image-classification-shards", window=2, workers=2, **changes) | {
         "data": str(shards)
     }
+
+
+def cached(folder: Path) -> set[str]:
+    """The names of what has been fetched."""
+    names = {path.name.partition("-")[2] for path in (folder / "zoo-cache" / "shards").iterdir()}
+    return {name for name in names if not name.endswith(".lock")}
 
 
 def write_tar(path: Path, members: dict[str, bytes]) -> None:
@@ -165,14 +175,72 @@ def address(shards: Path) -> Iterator[str]:
 def test_shards_are_fetched_when_they_are_needed(shards: Path, address: str, tmp_path: Path) -> None:
     local, found = open_shards(str(shards), "train"), open_shards(f"{address}/train-{{000000..000003}}.tar", "train")
     assert found.sha256 == local.sha256
-    held = {path.name.partition("-")[2] for path in (tmp_path / "zoo-cache" / "shards").iterdir()}
-    assert held == {"train-index.json"}
+    assert cached(tmp_path) == {"train-index.json"}
     assert found.read(9) == local.read(9)
-    held = {path.name.partition("-")[2] for path in (tmp_path / "zoo-cache" / "shards").iterdir()}
-    assert held == {"train-index.json", "train-000001.tar"}
+    assert cached(tmp_path) == {"train-index.json", "train-000001.tar"}
     (shards / "train-000003.tar").unlink()
     with pytest.raises(DataError, match="404"):
         found.read(31)
+
+
+@pytest.fixture
+def flaky(shards: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str], list[str]]]:
+    """A server of shards, what it was asked for, and what it does with the next requests for shards, if not right."""
+    asked: list[str] = []
+    faults: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            data = (shards / self.path[1:]).read_bytes()
+            fault = faults.pop(0) if faults and self.path.endswith(".tar") else ""
+            asked.append(self.path[1:])
+            self.send_response(int(fault) if fault.isdigit() else 200)
+            self.send_header("Content-Length", "0" if fault.isdigit() else str(len(data)))
+            self.end_headers()
+            if not fault.isdigit():
+                time.sleep(0.05)  # long enough for other threads to ask too, if they may
+                self.wfile.write(data[: len(data) // 2] if fault == "cut" else data)
+
+    monkeypatch.setattr(shard_files, "_WAITS_S", (0.0, 0.0))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/train-{{000000..000003}}.tar", asked, faults
+        server.shutdown()
+
+
+def test_threads_that_need_a_shard_fetch_it_once(shards: Path, flaky: tuple[str, list[str], list[str]]) -> None:
+    address, asked, _ = flaky
+    local, found = open_shards(str(shards), "train"), open_shards(address, "train")
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(found.read, range(16))) == [local.read(index) for index in range(16)]
+    assert sorted(asked) == ["train-000000.tar", "train-000001.tar", "train-index.json"]
+
+
+def test_shards_are_asked_for_again_after_faults_that_pass(
+    tmp_path: Path, flaky: tuple[str, list[str], list[str]]
+) -> None:
+    address, asked, faults = flaky
+    found = open_shards(address, "train")
+    faults += ["503", "cut"]
+    assert found.read(0)[:4] == b"\x89PNG" and asked[1:] == 3 * ["train-000000.tar"]
+    faults += ["404"]
+    with pytest.raises(UnreachableShardError, match="the server answered 404"):
+        found.read(8)
+    faults += 3 * ["cut"]
+    with pytest.raises(UnreachableShardError, match=r"it ended after \d+ of \d+ bytes"):
+        found.read(8)
+    assert cached(tmp_path) == {"train-index.json", "train-000000.tar"}  # Nothing by halves.
+
+
+def test_a_shard_out_of_reach_is_no_damaged_picture(tmp_path: Path, flaky: tuple[str, list[str], list[str]]) -> None:
+    address, _, faults = flaky
+    recipe = recipe_from_dict(settings(address, tmp_path / "run", skip_bad=True))
+    faults += 9 * ["403"]
+    with pytest.raises(UnreachableShardError, match="the server answered 403"):
+        train(recipe)
 
 
 # Order

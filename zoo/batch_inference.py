@@ -8,12 +8,15 @@ On a cluster: `ray.init("auto")` before, and files at a path or an address that 
 
 from __future__ import annotations
 
+import json
 import os
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.errors import ConfigError, DataError, ZooError, require
+from zoo.files import write_whole
 from zoo.results import one_line
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["RowPredictor", "predict_files", "row_schema"]
 
 _TASKS = ("classification", "detection")
+_SETTINGS = "_settings.json"  # readers of Parquet folders pass over names that begin so
 _BLOCK_ROWS = 4096  # what is handed to a worker at once, and written as one file
 Row = dict[str, Any]
 
@@ -78,14 +82,21 @@ class RowPredictor:
 
     def rows(self, sources: list[str]) -> list[Row]:
         """The rows of sources, as `__call__` has them."""
+        from zoo.reading import as_source
+
         try:
-            results = iter(self.predictor(sources, batch_size=self.batch_size, on_error="skip"))
+            # Each as the one thing that it names: a folder would give several results, and shift those of the others.
+            singles = [as_source(source) for source in sources]
+            results = iter(self.predictor(singles, batch_size=self.batch_size, on_error="skip"))
         except (ZooError, OSError) as error:
             if len(sources) == 1:
                 return [_failed(sources[0], error)]
             return [row for source in sources for row in self.rows([source])]
         failed = {failure.name: failure.error for failure in self.predictor.failures}
-        return [_failed(s, failed[s]) if s in failed else _row(s, next(results)) for s in sources]
+        rows = [_failed(s, failed[s]) if s in failed else _row(s, next(results)) for s in sources]
+        if next(results, None) is not None:
+            raise RuntimeError("there are more results than sources")
+        return rows
 
 
 def predict_files(
@@ -100,10 +111,12 @@ def predict_files(
 ) -> dict[str, int]:
     """Predicts many files with Ray Data and writes the rows (see `row_schema`) as Parquet files.
 
+    The same call goes on where an earlier one was interrupted: sources that have a row are not predicted again.
+
     Args:
-        sources: A folder, a pattern, or paths and http(s) addresses.
+        sources: A folder, a pattern, or paths and http(s) addresses of pictures; one that occurs again counts once.
         model: Name of an image classifier or detector.
-        out: New or empty folder for the Parquet files.
+        out: Folder for the Parquet files: new, empty, or that of an earlier call with the same model and options.
         batch_size: Pictures of a forward pass.
         workers: Processes with a model each; `None` = one for each GPU, or for each two CPUs of the cluster.
         gpus: GPUs of a worker, such as 1; 0 = the CPU.
@@ -113,7 +126,7 @@ def predict_files(
         `{"files": ..., "failed": ...}`.
 
     Raises:
-        ConfigError: If the model is for other data, or the folder is not empty.
+        ConfigError: If the model is for other data, or the folder holds something else.
         DataError: If there are no sources.
         MissingDependencyError: If Ray is not installed.
     """
@@ -121,10 +134,57 @@ def predict_files(
     pa = require("pyarrow", extra="data")
     parquet = require("pyarrow.dataset", extra="data")
     _check_model(model)
-    folder = Path(out).resolve()
+    folder, names = Path(out).resolve(), _listed(sources)
+    _claim(folder, {"model": _absolute(model), **options})
+    done = _finished(folder)
+    table = pa.table({"source": pa.array([name for name in names if name not in done], pa.string())})
+    if len(table):
+        _predict(ray, table, folder, _absolute(model), batch_size, workers, gpus, options)
+    written = parquet.dataset(folder, format="parquet", schema=row_schema())
+    files, failed = written.count_rows(), written.count_rows(filter=~parquet.field("error").is_null())
+    if files != len(done) + len(table):
+        raise DataError(f"{out}: has {files} rows for {len(done) + len(table)} sources; delete it and run again")
+    return {"files": files, "failed": failed}
+
+
+def _claim(folder: Path, settings: dict[str, Any]) -> None:
+    """Notes in a folder what its rows are made by; refuses one that holds rows of another making, or something else."""
+    note, text = folder / _SETTINGS, json.dumps(settings, indent=1, sort_keys=True, default=str)
+    if note.is_file():
+        if note.read_text(encoding="utf-8") != text:
+            raise ConfigError(f"{folder}: its rows are of another model or other options, see {_SETTINGS} in it")
+        return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{out} exists already: choose a new or empty folder")
-    table = pa.table({"source": pa.array(_listed(sources), pa.string())})
+        raise ConfigError(f"{folder} exists already: choose a new or empty folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(note, text)
+
+
+def _finished(folder: Path) -> set[str]:
+    """Sources that have a row; what a killed worker had not finished writing is removed."""
+    import pyarrow
+    import pyarrow.parquet as pq
+
+    done: set[str] = set()
+    for path in sorted(folder.glob("*.parquet")):
+        try:
+            done.update(pq.read_table(path, columns=["source"], schema=row_schema()).column("source").to_pylist())
+        except (pyarrow.ArrowException, OSError):
+            warnings.warn(f"{path.name}: not complete, removed", stacklevel=3)
+            path.unlink()
+    return done
+
+
+def _predict(
+    ray: Any,
+    table: pyarrow.Table,
+    folder: Path,
+    model: str,
+    batch_size: int,
+    workers: int | None,
+    gpus: float,
+    options: dict[str, Any],
+) -> None:
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     resources = ray.cluster_resources()
@@ -138,7 +198,7 @@ def predict_files(
         ray.data.from_arrow([table.slice(start, _BLOCK_ROWS) for start in range(0, len(table), _BLOCK_ROWS)])
         .map_batches(
             RowPredictor,
-            fn_constructor_args=(_absolute(model),),
+            fn_constructor_args=(model,),
             fn_constructor_kwargs={"batch_size": batch_size, "device": device, **options},
             batch_format="pyarrow",
             batch_size=_BLOCK_ROWS,
@@ -147,11 +207,6 @@ def predict_files(
         )
         .write_parquet(str(folder))
     )
-    written = parquet.dataset(folder, format="parquet", schema=row_schema())
-    files, failed = written.count_rows(), written.count_rows(filter=~parquet.field("error").is_null())
-    if files != len(table):
-        raise DataError(f"{out}: has {files} rows for {len(table)} sources; delete it and run again")
-    return {"files": files, "failed": failed}
 
 
 def _listed(sources: str | Path | Iterable[str | Path]) -> list[str]:
@@ -162,7 +217,7 @@ def _listed(sources: str | Path | Iterable[str | Path]) -> list[str]:
             return [str(sources)]
         # Absolute, since workers run in folders of their own.
         return [os.path.abspath(source.name) for source in expand(str(sources), kind="image")]
-    found = [str(source) if is_url(source) else os.path.abspath(source) for source in sources]
+    found = list(dict.fromkeys(str(s) if is_url(s) else os.path.abspath(s) for s in sources))
     if not found:
         raise DataError("no sources to predict")
     return found

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zoo.errors import ConfigError, DataError
 
-__all__ = ["cache_folder", "files_sha256", "new_folder", "partial_of", "write_whole"]
+__all__ = ["alone", "cache_folder", "files_sha256", "new_folder", "partial_of", "write_whole"]
 
 _END = 1 << 16  # Bytes at either end of a file that identify it.
 
@@ -58,6 +58,23 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise DataError(f"cannot write {path} ({error})") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Runs the body while no other thread or process that names the same file is in one; a kill leaves nothing locked.
+
+    Where the system has no such locks (Windows), bodies may run at once.
+
+    Args:
+        path: An empty file of this purpose alone; it is made, and stays.
+    """
+    with path.open("ab") as file:
+        if os.name == "posix":
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)  # Released when the file is closed, however that comes.
+        yield
 
 
 def write_whole(path: Path, data: bytes | str) -> None:

@@ -262,13 +262,16 @@ def expand(source: Any, index: int | None = None, *, kind: str = "image") -> lis
     return [Source(Path(match), match) for match in sorted(unique.values())]
 
 
-def fetch(url: str, *, max_bytes: int = MAX_BYTES, timeout_s: float = TIMEOUT_S) -> bytes:
+def fetch(
+    url: str, *, max_bytes: int = MAX_BYTES, timeout_s: float = TIMEOUT_S, total_s: float = TOTAL_TIMEOUT_S
+) -> bytes:
     """Downloads an http(s) URL into memory.
 
     Args:
         url: The address; redirects are followed within http and https only.
         max_bytes: Refuses more than this.
-        timeout_s: Longest wait for an answer or for the next piece; the whole may take `TOTAL_TIMEOUT_S`.
+        timeout_s: Longest wait for an answer or for the next piece.
+        total_s: Longest time for the whole.
 
     Raises:
         DataError: If the address is malformed, does not answer, answers with an error or sends too much.
@@ -300,7 +303,10 @@ def fetch(url: str, *, max_bytes: int = MAX_BYTES, timeout_s: float = TIMEOUT_S)
             length = answer.headers.get("Content-Length", "")
             if length.isdigit() and int(length) > max_bytes:
                 raise DataError(f"{url}: {int(length)} bytes; at most {max_bytes} are taken from an address")
-            return read_bounded(answer, url, max_bytes=max_bytes, seconds=TOTAL_TIMEOUT_S)
+            data = read_bounded(answer, url, max_bytes=max_bytes, seconds=total_s)
+            if length.isdigit() and len(data) != int(length):  # urllib takes a closed connection for the end.
+                raise ConnectionError(f"it ended after {len(data)} of {length} bytes")
+            return data
     except urllib.error.HTTPError as error:
         raise DataError(f"{url}: the server answered {error.code} {error.reason}") from error
     except TimeoutError as error:

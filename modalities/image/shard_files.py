@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
 
 from modalities.image.sources import split_names
 from zoo.errors import DataError, require
-from zoo.files import cache_folder, write_whole
+from zoo.files import alone, cache_folder, write_whole
 
-__all__ = ["SCHEMES", "base_name", "find_shards", "has_shards", "is_remote", "local_file"]
+__all__ = ["SCHEMES", "UnreachableShardError", "base_name", "find_shards", "has_shards", "is_remote", "local_file"]
 
 SCHEMES = ("http", "https", "s3", "gs", "hf")  # not pipe:, by which webdataset would run a command
 _MOST_BYTES = 16 << 30  # of a shard that is fetched
+_TOTAL_S = 3600.0  # for a shard
+_WAITS_S = (1.0, 10.0)  # before a shard is asked for again
+
+
+class UnreachableShardError(DataError):
+    """A shard cannot be had now: no fault of its pictures, so `skip_bad` does not pass over it."""
 
 
 def has_shards(data: str, split: str) -> bool:
@@ -74,25 +83,45 @@ def base_name(name: str) -> str:
 
 
 def local_file(name: str) -> Path:
-    """The file itself, or a copy in the cache of what lies elsewhere.
+    """The file itself, or a copy in the cache of what lies elsewhere; fetched once, whoever else asks for it.
 
     Raises:
-        DataError: If it cannot be fetched.
+        UnreachableShardError: If it cannot be fetched, also not when it is asked for again.
     """
     if not is_remote(name):
         return Path(name)
     path = cache_folder("shards") / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}-{base_name(name)[-100:]}"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, _fetch(name))
+        with alone(path.with_name(f"{path.name}.lock")):
+            if not path.is_file():
+                write_whole(path, _fetch_again(name))
     return path
+
+
+def _fetch_again(url: str) -> bytes:
+    for wait in (*_WAITS_S, None):
+        try:
+            return _fetch(url)
+        except DataError as error:
+            if wait is None or not _may_pass(error.__cause__):
+                raise UnreachableShardError(str(error)) from error
+            time.sleep(wait)
+    raise AssertionError
+
+
+def _may_pass(cause: BaseException | None) -> bool:
+    """Whether asking again may help: not where a server says that there is no such file, or none for us."""
+    if isinstance(cause, HTTPError):
+        return cause.code >= 500 or cause.code == 429
+    return isinstance(cause, (OSError, HTTPException))
 
 
 def _fetch(url: str) -> bytes:
     from zoo.reading import fetch
 
     if url.lower().startswith(("http:", "https:")):
-        return fetch(url, max_bytes=_MOST_BYTES)
+        return fetch(url, max_bytes=_MOST_BYTES, total_s=_TOTAL_S)
     if re.search(r"[\s'\"`$;&|<>\\]", url):  # webdataset hands these to a shell
         raise DataError(f"{url}: unusual characters in the address of a shard")
     try:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from modalities.image.augment import BatchAugmentation, ImageOptions
+from modalities.image.shard_files import UnreachableShardError
 from modalities.image.shards import ShardPictures, open_shards, read_picture
 from modalities.image.task import ImageClassification
 from zoo.errors import ConfigError, DataError
@@ -143,8 +144,8 @@ class ShardedClassification(ImageClassification):
 
         try:
             picture = torch.from_numpy(read_picture(self.shards, row))
-        except DataError:
-            if not self.options.skip_bad:
+        except DataError as error:
+            if not self.options.skip_bad or isinstance(error, UnreachableShardError):
                 raise
             if row not in self.damaged:
                 warnings.warn(f"{self.shards.where(row)}: damaged picture left out", stacklevel=2)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from modalities.image.shard_files import base_name, find_shards, is_remote, local_file
+from modalities.image.shard_files import UnreachableShardError, base_name, find_shards, is_remote, local_file
 from modalities.image.sources import SUFFIXES
 from zoo.errors import DataError, require
 from zoo.files import cache_folder, write_whole
@@ -77,7 +77,8 @@ class Shards:
         """The encoded picture.
 
         Raises:
-            DataError: If the shard cannot be read.
+            UnreachableShardError: If the shard cannot be read now.
+            DataError: If it is not whole.
         """
         path, size = local_file(self.names[self.shard[index]]), int(self.sizes[index])
         try:
@@ -85,7 +86,7 @@ class Shards:
                 file.seek(int(self.offsets[index]))
                 data = file.read(size)
         except OSError as error:
-            raise DataError(f"cannot be read ({error})") from error
+            raise UnreachableShardError(f"{self.where(index)}: cannot be read ({error})") from error
         if len(data) != size:
             raise DataError("the shard ends before the picture does: it is truncated, or not the one that was indexed")
         return data
@@ -121,6 +122,8 @@ def read_picture(shards: Shards, index: int) -> np.ndarray:
 
     try:
         rgb = read(shards.read(index), kind="image").rgb
+    except UnreachableShardError:
+        raise
     except DataError as error:
         raise DataError(f"{shards.where(index)}: {error}; use skip_bad to leave out such pictures") from error
     return np.ascontiguousarray(rgb.transpose(2, 0, 1))
