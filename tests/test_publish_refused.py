@@ -82,6 +82,18 @@ def test_a_card_that_was_not_written(tmp_path):
     assert "README.md still says 'Whoever publishes these weights says here" in message and "no license" in message
 
 
+def test_a_folder_of_something_else(tmp_path):
+    (tmp_path / "photo.jpg").write_bytes(b"")
+    assert refused(tmp_path) == f"{tmp_path} holds no model: there is no config.json and no model.safetensors"
+
+
+def test_many_faults(folder):
+    for number in range(100):
+        (folder / f"{number:03}.jpg").write_bytes(b"")
+    message = refused(folder)
+    assert "(30) 029.jpg is a foreign file: move it out" in message and message.endswith("(31) and 70 more")
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "README.md"])
 def test_missing_files(folder, name):
     (folder / name).unlink()

@@ -20,6 +20,7 @@ __all__ = ["MAX_CARD_BYTES", "RECORD", "Upload", "UploadFile", "folder_upload", 
 
 RECORD = "record.yaml"
 MAX_CARD_BYTES = 1 << 20
+MAX_FAULTS = 30  # Of which a message tells.
 _TAKEN = (CARD, CONFIG, WEIGHTS, RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE")
 # What training leaves beside a model; it names folders of the machine and is of no use to others.
 _LEFT = ("metrics.jsonl", "recipe.yaml", "train_record.json")
@@ -101,6 +102,8 @@ def folder_upload(folder: Path, repo_id: str, url: str, licence: str | None = No
         ConfigError: Naming everything that is wrong: files that are missing, foreign, links or pickles, weights that
             do not load strictly, a card that lacks something or says what is not so.
     """
+    if not any((folder / name).exists() for name in (CONFIG, WEIGHTS)):
+        raise ConfigError(f"{folder} holds no model: there is no {CONFIG} and no {WEIGHTS}")
     problems, left = [], []
     for path in _all_files(folder):
         name = path.relative_to(folder).as_posix()
@@ -126,7 +129,9 @@ def folder_upload(folder: Path, repo_id: str, url: str, licence: str | None = No
         files += made
         problems += faults
     if problems:
-        several = [f"({number}) {text}" for number, text in enumerate(dict.fromkeys(problems), 1)]
+        found = list(dict.fromkeys(problems))
+        shown = found if len(found) <= MAX_FAULTS else [*found[:MAX_FAULTS], f"and {len(found) - MAX_FAULTS} more"]
+        several = [f"({number}) {text}" for number, text in enumerate(shown, 1)]
         raise ConfigError(f"{folder} cannot be published: {'; '.join(several) if len(several) > 1 else problems[0]}")
     assert config is not None
     return Upload(folder, config["name"], tuple(sorted(files, key=lambda file: file.path)), tuple(left))
@@ -145,13 +150,13 @@ def _file_problem(path: Path, name: str) -> str | None:
     if path.is_symlink():
         return f"{shown} is a link: publish plain files"
     if name == EVAL_RESULTS and path.is_dir():
-        return f"{shown} is made from the model-index of README.md when publishing: remove it"
+        return f"{shown} is made from the model-index of README.md when publishing: move it out"
     if path.is_dir():
-        return f"{shown}/ is a folder that does not belong to a model: remove it"
+        return f"{shown}/ is a folder that does not belong to a model: move it out"
     if path.suffix.lower() in _PICKLES or name.startswith("checkpoint.pt"):
         running = " (the run is not finished)" if name.startswith("checkpoint.pt") else ""
-        return f"{shown} is a pickle{running}: remove it"
-    return None if name in _TAKEN else f"{shown} is a foreign file: remove it"
+        return f"{shown} is a pickle{running}: move it out"
+    return None if name in _TAKEN else f"{shown} is a foreign file: move it out"
 
 
 def _plain(folder: Path, name: str) -> UploadFile:
