@@ -57,6 +57,22 @@ def test_the_file_is_found_by_its_hash(tmp_path: Path, monkeypatch: pytest.Monke
         tokenizer_from_dict(stated).encode(TEXT)
 
 
+def test_a_vocabulary_that_would_lose_text_is_refused(tmp_path: Path) -> None:
+    path = write_tokenizer(tmp_path)
+    content = json.loads(path.read_text())
+    content["model"]["vocab"]["unused"] = content["model"]["vocab"].pop("Q")
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="not a token for each of the 256 bytes"):
+        read_bpe(path)
+
+
+def test_the_folder_of_the_file_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, _ = read_bpe(write_tokenizer(tmp_path))
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
+    again = tokenizer_from_dict(tokenizer.to_dict())
+    assert again.encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
+
+
 def test_tables_of_gpt2_make_the_same_tokens(tmp_path: Path) -> None:
     tokenizer, content = read_bpe(write_tokenizer(tmp_path))
     tables = tmp_path / "tables"

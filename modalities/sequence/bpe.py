@@ -97,7 +97,8 @@ class BpeTokenizer(Tokenizer):
                     f"the tokenizer is a file that is not part of the model: set {ENVIRONMENT} to the tokenizer.json "
                     f"with sha256 {self.sha256[:12]}... ({_WHERE})"
                 )
-            text = _read(Path(stated).expanduser())
+            file = Path(stated).expanduser()
+            text = _read(file / "tokenizer.json" if file.is_dir() else file)
             if _sha256(text) != self.sha256:
                 raise ConfigError(f"{stated}: not the tokenizer of this model, whose sha256 is {self.sha256[:12]}...")
             self._loaded = _parsed(text, stated)
@@ -123,9 +124,12 @@ def read_bpe(path: str | os.PathLike[str]) -> tuple[BpeTokenizer, str]:
     else:
         text = _read(path / "tokenizer.json" if path.is_dir() else path)
     backend = _parsed(text, str(path))
+    letters = require("tokenizers", "text").pre_tokenizers.ByteLevel.alphabet()
     end = backend.token_to_id(END)
     if end is None:
         raise ConfigError(f"{path}: no token {END}, which ends a document")
+    if any(backend.token_to_id(letter) is None for letter in letters):
+        raise ConfigError(f"{path}: not a token for each of the 256 bytes, as GPT-2 has: text would be lost")
     tokenizer = BpeTokenizer(_sha256(text), backend.get_vocab_size(with_added_tokens=True), end)
     tokenizer._loaded = backend
     return tokenizer, text
