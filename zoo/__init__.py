@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zoo.convert import convert
     from zoo.coordinates import Coordinates
     from zoo.encodings import encodings
+    from zoo.export import export
     from zoo.interop import from_ultralytics, to_ultralytics
     from zoo.loading import load, save
     from zoo.predict import predictor
@@ -36,6 +37,7 @@ _LAZY = {
     "card": "zoo.cards",
     "convert": "zoo.convert",
     "encodings": "zoo.encodings",
+    "export": "zoo.export",
     "from_ultralytics": "zoo.interop",
     "list_models": "zoo.registry",
     "load": "zoo.loading",
@@ -62,6 +64,7 @@ __all__ = [
     "card",
     "convert",
     "encodings",
+    "export",
     "from_ultralytics",
     "list_models",
     "load",

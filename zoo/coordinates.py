@@ -16,6 +16,7 @@ from torch import Tensor
 
 from zoo.errors import DataError
 from zoo.poses import check_poses, identity_poses, identity_where
+from zoo.tracing import is_exporting
 
 __all__ = ["Coordinates", "clip", "concatenate", "events", "grid", "points", "text"]
 
@@ -251,9 +252,11 @@ def _lattice(
     ticks = [torch.arange(n, device=device, dtype=dtype) + origin for n in shape]
     mesh = torch.meshgrid(*ticks, indexing="ij")
     values = torch.stack([mesh[axis].reshape(-1) for axis in order], dim=-1).unsqueeze(0)
+    # A graph for any number of steps says so too: what holds in 16 bit alone is bounded where it is used.
+    exact = (is_exporting() and any(not isinstance(n, int) for n in shape)) or max(shape) - 1 <= _EXACT_STEPS
     return Coordinates(
         values,
-        integral=max(shape) - 1 <= _EXACT_STEPS,
+        integral=exact,
         bounds=tuple((origin, origin + shape[axis] - 1) for axis in order),
     )
 

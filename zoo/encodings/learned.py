@@ -12,6 +12,7 @@ from zoo.coordinates import Coordinates
 from zoo.encodings.base import TokenEncoding
 from zoo.encodings.distance import choice_option
 from zoo.errors import ConfigError, DataError
+from zoo.tracing import is_exporting, refuse_above
 
 __all__ = ["Learned"]
 
@@ -90,12 +91,17 @@ class Learned(TokenEncoding):
         """Cells of coordinates as they are."""
         sizes = self.table.shape[1:]
         bounds = coords.bounds or coords.measured_bounds()
-        if coords.packed or any(low < 0 or high > size - 1 for (low, high), size in zip(bounds, sizes, strict=True)):
+        values, beyond = coords.values, coords.packed
+        for (low, high), size in zip(bounds, sizes, strict=True):
+            if is_exporting() and isinstance(high, torch.SymFloat):  # That is known when the graph runs.
+                values, high = refuse_above(values, high, size - 1), low
+            beyond = beyond or low < 0 or high > size - 1
+        if beyond:
             raise DataError(
                 f"a learned table of {' x '.join(map(str, sizes))} positions has no others: coordinates are {bounds}; "
                 "give fewer tokens, or load the model with a larger 'grid'"
             )
-        return _entries(self.table.to(coords.values.dtype), coords.values.round().long(), coords)
+        return _entries(self.table.to(values.dtype), values.round().long(), coords)
 
     def no_weight_decay(self) -> set[str]:
         """The table is no weight."""

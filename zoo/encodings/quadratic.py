@@ -28,6 +28,7 @@ from torch import Tensor
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame, LastRows, Score, algebra_dtype
 from zoo.encodings.terms import Columns, FoldableScore, FusedScore, Parabolas
+from zoo.tracing import is_exporting, refuse_above
 
 __all__ = [
     "QuadraticEncoding",
@@ -137,7 +138,11 @@ def make_frame(coords: Coordinates, dtype: torch.dtype) -> QuadraticFrame:
     pieces = piece_dtype(dtype, values.device)
     extents = coords.extents()
     frame = QuadraticFrame("score", values, products, positioned, None, None, (), coords.integral, pieces)
-    if not sum(extent**2 for extent in extents) <= safe_radius(pieces, coords.integral):
+    radius, safe = sum(extent**2 for extent in extents), safe_radius(pieces, coords.integral)
+    if is_exporting() and isinstance(radius, torch.SymFloat):  # The graph folds at all sizes that are safe.
+        values = refuse_above(values, radius, safe)
+        extents = (safe**0.5,) * len(extents)
+    elif not radius <= safe:
         return frame
     powers = _powers(extents, pieces)
     known = torch.ones_like(values[..., :1]) if positioned is None else positioned

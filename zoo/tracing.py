@@ -1,0 +1,46 @@
+"""Whether a graph is being exported: in it nothing may follow from the size that it happens to be traced at.
+
+A compiler notes such a decision as a guard and compiles again; a graph in a file has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+__all__ = ["exporting", "is_exporting", "refuse_above"]
+
+_exporting = False
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """`is_exporting` holds while the context is open."""
+    global _exporting
+    before, _exporting = _exporting, True
+    try:
+        yield
+    finally:
+        _exporting = before
+
+
+def is_exporting() -> bool:
+    """Whether what runs is being made a graph for a file; not so where torch.compile traces."""
+    return _exporting
+
+
+def refuse_above(x: Tensor, number: float | torch.SymFloat, limit: float) -> Tensor:
+    """Gives x as it is, in a graph that fails where a number of the input's size exceeds a limit.
+
+    It looks up entry 0 or 1 of a table with one entry, which runtimes on a CPU refuse.
+
+    Args:
+        x: Floating point; what the rest of the graph needs.
+        number: Known when the graph runs.
+        limit: Largest permitted.
+    """
+    above = (torch.full((1,), number, dtype=torch.float64, device=x.device) > limit).long()
+    return x + x.new_zeros(1).index_select(0, above)
