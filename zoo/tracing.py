@@ -32,15 +32,15 @@ def is_exporting() -> bool:
     return _exporting
 
 
-def refuse_above(x: Tensor, number: float | torch.SymFloat, limit: float) -> Tensor:
-    """Gives x as it is, in a graph that fails where a number of the input's size exceeds a limit.
+def refuse_above(x: Tensor, number: Tensor | torch.SymFloat, limit: float) -> Tensor:
+    """Gives x as it is, in a graph that fails where a number exceeds a limit.
 
     It looks up entry 0 or 1 of a table with one entry, which runtimes on a CPU refuse.
 
     Args:
         x: Floating point; what the rest of the graph needs.
-        number: Known when the graph runs.
+        number: Known when the graph runs; of a tensor the largest counts.
         limit: Largest permitted.
     """
-    above = (torch.full((1,), number, dtype=torch.float64, device=x.device) > limit).long()
-    return x + x.new_zeros(1).index_select(0, above)
+    numbers = number if isinstance(number, Tensor) else torch.full((1,), number, dtype=x.dtype, device=x.device)
+    return x + x.new_zeros(1).index_select(0, (numbers > limit).any().long().reshape(1))

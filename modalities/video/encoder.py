@@ -135,7 +135,7 @@ class DividedEncoder(Encoder):
             time = time.hide(~real)
         if time.values.shape[0] > 1:  # One series for each place of a sample.
             known = None if time.positioned is None else time.positioned.repeat_interleave(places, dim=0)
-            values = time.values.repeat_interleave(places, dim=0)
+            values = time.values.unsqueeze(1).expand(-1, places, -1, -1).flatten(0, 1)
             time = Coordinates(values, positioned=known, integral=time.integral, bounds=time.bounds, unit=time.unit)
         time_mask = None if real is None else real.repeat_interleave(places, dim=0)
         apart = _Apart(x[:, : clip.prefix], clip.grid, clip.space(), time, real, time_mask)

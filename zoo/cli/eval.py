@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["eval_"]
+__all__ = ["eval_", "parse_sizes"]
 
 
 # Modality and task -> "module:function" that reads the data, measures, and gives a report with "results".
@@ -71,7 +71,7 @@ _SIZES = {"points": "points", "sequence": "size"}
 
 
 def eval_(
-    name: Annotated[str, typer.Argument(help="Model name, as for `zoo predict`.")],
+    name: Annotated[str, typer.Argument(help="Model name, as for `zoo predict`; or a file of `zoo export`.")],
     data: Annotated[
         str,
         typer.Option(
@@ -134,17 +134,21 @@ def eval_(
     larger, or at other frame rates; detectors of driving scenes by the metrics of nuScenes; decoders by the negative
     log-likelihood of tokens, and as long as in training and longer.
     """
-    sides, number = _parse_sizes(sizes), _parse_factor(factor, extend)
+    sides, number = parse_sizes(sizes), _parse_factor(factor, extend)
 
     import torch
 
     import zoo
     from zoo.card_facts import training_seed
     from zoo.errors import ConfigError
+    from zoo.sources import is_exported
 
     seed = training_seed(name)
     command = shlex.join(["zoo", *sys.argv[1:]])
-    target = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    exported = is_exported(name)  # Such a file has a dtype of its own, and is mostly for the CPU.
+    if exported and dtype != "float32":
+        raise ConfigError(f"--dtype {dtype}: an exported file computes in its own: export it with --dtype")
+    target = device or ("cuda" if torch.cuda.is_available() and not exported else "cpu")
     model = zoo.load(name, device=target)
     kind = (model.config["modality"], model.config["task"])
     if kind not in _EVALUATIONS:
@@ -170,6 +174,8 @@ def eval_(
     )
     # What a card needs to know of weights in a folder, which may be gone by then.
     report |= {"model": model.config["name"], **({} if seed is None else {"seed": seed})}
+    if exported:
+        report["dtype"] = model.graph["weights"]
     if as_json:
         print(json.dumps(report, indent=2))
     else:
@@ -188,7 +194,12 @@ def _own_settings(owner: str, modality: str, **settings: Any) -> dict[str, Any]:
     return given
 
 
-def _parse_sizes(text: str | None) -> list[int | tuple[int, int]] | None:
+def parse_sizes(text: str | None, option: str = "--sizes") -> list[int | tuple[int, int]] | None:
+    """Sizes as they are written on the command line, `112,480x640`.
+
+    Raises:
+        ConfigError: If they cannot be read; names the option.
+    """
     from zoo.errors import ConfigError
 
     if text is None:
@@ -197,10 +208,10 @@ def _parse_sizes(text: str | None) -> list[int | tuple[int, int]] | None:
     for part in filter(None, map(str.strip, text.split(","))):
         sides = part.split("x")
         if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
-            raise ConfigError(f"--sizes takes whole numbers such as 112,224 or 480x640, got {text!r}")
+            raise ConfigError(f"{option} takes whole numbers such as 112,224 or 480x640, got {text!r}")
         found.append((int(sides[0]), int(sides[1])) if len(sides) == 2 else int(sides[0]))
     if not found:
-        raise ConfigError(f"--sizes takes whole numbers such as 112,224 or 480x640, got {text!r}")
+        raise ConfigError(f"{option} takes whole numbers such as 112,224 or 480x640, got {text!r}")
     return found
 
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "train": "zoo.cli.train:train",
     "sweep": "zoo.cli.sweep:sweep",
     "convert": "zoo.cli.convert:convert",
+    "export": "zoo.cli.export:export",
     "viz": "zoo.cli.viz:viz",
     "bench": "zoo.cli.bench:bench",
     "make-canvas": "zoo.cli.make_canvas:make_canvas",

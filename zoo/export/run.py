@@ -17,7 +17,7 @@ from zoo.config_file import check_config, open_regular, parse_json
 from zoo.detection.detections import Detections
 from zoo.errors import ConfigError, DataError, WeightsError, require
 
-__all__ = ["NOTES", "ExportedModel", "backend_of", "is_exported", "load_exported"]
+__all__ = ["NOTES", "ExportedModel", "backend_of", "load_exported"]
 
 NOTES = "pape_zoo.json"
 """Name of the notes in a file of torch.export."""
@@ -25,15 +25,8 @@ NOTES = "pape_zoo.json"
 TRUSTED = "trusted:"
 """What stands before a file whose loading may run code that is in it."""
 
-_SUFFIXES = (".onnx", ".pt2")
-
 Backend = Callable[[dict[str, Tensor]], Tensor]
 """Runs a graph: from inputs by name to its output, all on the CPU."""
-
-
-def is_exported(name: object) -> bool:
-    """Whether a name, as for `zoo.load`, is that of an exported file."""
-    return isinstance(name, str) and name.endswith(_SUFFIXES) and not name.startswith(("hf-hub:", "local-dir:"))
 
 
 def load_exported(name: str, device: torch.device | None = None) -> ExportedModel:
@@ -109,6 +102,7 @@ class ExportedModel(nn.Module):
         self.data_config = registry.architecture(self.config).data_config(self.config["data"])
         self.num_classes = int(self.config["model"]["num_classes"])
         self.patch_size = int(self.config["model"]["patch_size"])
+        self.load_report: Any = None
         self.anchor = nn.Parameter(torch.empty(0), requires_grad=False)  # By it callers tell device and dtype.
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None, times_s: Tensor | None = None) -> Any:
