@@ -71,7 +71,7 @@ class PatchEmbed(nn.Module):
         height, width = images.shape[-2:]
         rows, columns = self.grid_size(height, width)
         pad = (0, columns * self.patch_size - width, 0, rows * self.patch_size - height)
-        if any(pad) or is_exporting() and self.size_policy == "pad":
+        if (is_exporting() and self.size_policy == "pad") or any(pad):
             images = F.pad(images, pad)
         features = self._project(images, rows, columns)
         dtype = self.proj.weight.dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -79,7 +80,7 @@ class Learned(TokenEncoding):
             raise DataError("a learned table needs tokens on a grid (coordinates.grid, clip or text)")
         bounds = coords.bounds or coords.measured_bounds()
         low = torch.tensor([low for low, _ in bounds], device=coords.values.device, dtype=coords.values.dtype)
-        sizes = [round(high - low) + 1 for low, high in bounds]
+        sizes = [math.floor(high - low + 0.5) + 1 for low, high in bounds]
         table = self.table.to(coords.values.dtype)
         if sizes != list(table.shape[1:]):
             axes = len(sizes)

@@ -19,7 +19,9 @@ __all__ = ["onnx_bytes"]
 _PRODUCTS = ("MatMul", "Gemm")
 
 
-def onnx_bytes(program: torch.export.ExportedProgram, plan: Plan, notes: dict[str, Any], opset: int, layers: Set[str] | None) -> bytes:
+def onnx_bytes(
+    program: torch.export.ExportedProgram, plan: Plan, notes: dict[str, Any], opset: int, layers: Set[str] | None
+) -> bytes:
     """The file of a traced model.
 
     Args:
@@ -38,7 +40,10 @@ def onnx_bytes(program: torch.export.ExportedProgram, plan: Plan, notes: dict[st
     proto = converted.model_proto
     if layers is not None:
         proto = _quantized(proto, layers)
-    for part in (*proto.graph.node, *proto.graph.value_info):  # Of no use to others: our code, line by line, with paths.
+    for part in (
+        *proto.graph.node,
+        *proto.graph.value_info,
+    ):  # Of no use to others: our code, line by line, with paths.
         del part.metadata_props[:]
     _name_sizes(proto, plan)
     proto.producer_name, proto.producer_version = "pape-zoo", notes["version"]
@@ -79,7 +84,9 @@ def _quantized(proto: Any, layers: Set[str]) -> Any:
 
     nodes = [node.name for node in proto.graph.node if node.op_type in _PRODUCTS and _modules(node) & layers]
     if len(nodes) != len(layers):
-        raise WeightsError(f"{len(layers)} linear layers became {len(nodes)} products: they cannot be found to quantize")
+        raise WeightsError(
+            f"{len(layers)} linear layers became {len(nodes)} products: they cannot be found to quantize"
+        )
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "int8.onnx"
         quantize_dynamic(

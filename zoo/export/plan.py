@@ -29,18 +29,29 @@ class Axis:
 
     Attributes:
         name: `"batch"`, `"frames"`, `"height"` or `"width"`.
-        multiple: It is open, and a multiple of this.
+        step: A token is made of so many along it.
+        whole: It must be a multiple of the step.
         fixed: It is this; `None` where it is open.
     """
 
     name: str
-    multiple: int = 1
+    step: int = 1
+    whole: bool = True
     fixed: int | None = None
+
+    def of(self, steps: int) -> int:
+        """Size of so many tokens, the last of them not a whole one where that is permitted; or the fixed one."""
+        return self.fixed or steps * self.step - (0 if self.whole else 1)
+
+    @property
+    def least(self) -> int | None:
+        """Smallest size that a padded input may have: two tokens; `None` where torch.export finds it."""
+        return None if self.whole else self.step + 1
 
     @property
     def traced(self) -> int:
         """Size of the example."""
-        return _TRACED[self.name] * self.multiple if self.fixed is None else self.fixed
+        return self.of(_TRACED[self.name])
 
 
 @dataclass(frozen=True)
@@ -74,8 +85,9 @@ class Plan:
         for axes in self.inputs.values():
             for axis in axes:
                 if isinstance(axis, Axis) and axis.fixed is None and axis.name not in sizes:
-                    one = torch.export.Dim(f"{axis.name}_steps" if axis.multiple > 1 else axis.name)
-                    sizes[axis.name] = one if axis.multiple == 1 else axis.multiple * one
+                    many = axis.step > 1 and axis.whole
+                    one = torch.export.Dim(f"{axis.name}_steps" if many else axis.name, min=axis.least)
+                    sizes[axis.name] = axis.step * one if many else one
         return tuple(
             {place: sizes[axis.name] for place, axis in enumerate(axes) if isinstance(axis, Axis) and not axis.fixed}
             for axes in self.inputs.values()
@@ -108,11 +120,11 @@ def make_plan(model: nn.Module, size: int | tuple[int, int] | None = None) -> Pl
         raise ConfigError(f"{name}: the model has no classes; call reset_classifier(n) and train it")
     padded = config["model"].get("size_policy") == "pad"
     height, width = (None, None) if size is None else data.with_size(size).input_size[1:]
-    step = 1 if padded else int(config["model"]["patch_size"])
+    patch = int(config["model"]["patch_size"])
     for side in (height, width):
-        if side is not None and side % step:
-            raise ConfigError(f"size {side} is not a multiple of the model's patch, {step} pixels")
-    sides = (Axis("height", step, height), Axis("width", step, width))
+        if side is not None and side % patch and not padded:
+            raise ConfigError(f"size {side} is not a multiple of the model's patch, {patch} pixels")
+    sides = (Axis("height", patch, not padded, height), Axis("width", patch, not padded, width))
     channels = int(config["model"]["in_chans"])
     if modality == "image":
         output = "logits" if task == "classification" else "detections"

@@ -73,7 +73,9 @@ def _checked(notes: Any, where: str) -> dict[str, Any]:
         isinstance(graph, dict)
         and isinstance(inputs, dict)
         and list(inputs) in (["images"], ["clips"], ["clips", "times_s"])
-        and all(isinstance(sizes, list) and all(type(size) in (int, str) for size in sizes) for sizes in inputs.values())
+        and all(
+            isinstance(sizes, list) and all(type(size) in (int, str) for size in sizes) for sizes in inputs.values()
+        )
         and graph.get("output") in ("logits", "detections")
         and isinstance(notes.get("config"), dict)
     )
@@ -147,7 +149,9 @@ class ExportedModel(nn.Module):
             return
         height, width = inputs.shape[-2:]
         if height % self.patch_size or width % self.patch_size:
-            raise DataError(f"{name} of {height} x {width} pixels do not divide into patches of {self.patch_size}: resize")
+            raise DataError(
+                f"{name} of {height} x {width} pixels do not divide into patches of {self.patch_size}: resize"
+            )
 
     def _times(self, clips: Tensor, times_s: Tensor | None) -> Tensor:
         """Seconds of each frame; without them, as many frames a second as `data_config` says."""
@@ -163,7 +167,9 @@ class ExportedModel(nn.Module):
 
     def _by_length(self, clips: Tensor, lengths: Tensor, times_s: Tensor | None) -> Tensor:
         if tuple(lengths.shape) != (clips.shape[0],) or int(lengths.min()) < 1:
-            raise DataError(f"lengths must be ({clips.shape[0]},) tubelets, 1 or more of each clip, for an exported model")
+            raise DataError(
+                f"lengths must be ({clips.shape[0]},) tubelets, 1 or more of each clip, for an exported model"
+            )
         tubelet = int(self.config["model"]["tubelet"])
         out = clips.new_zeros(clips.shape[0], self.num_classes, dtype=torch.float32)
         for length in lengths.unique().tolist():
@@ -187,7 +193,9 @@ class _OnnxBackend:
             options.intra_op_num_threads = 1
         providers = ["CUDAExecutionProvider", "CPUExecutionProvider"] if cuda else ["CPUExecutionProvider"]
         if cuda and providers[0] not in runtime.get_available_providers():
-            raise ConfigError("device 'cuda' cannot be used: this onnxruntime is for the CPU (pip install onnxruntime-gpu)")
+            raise ConfigError(
+                "device 'cuda' cannot be used: this onnxruntime is for the CPU (pip install onnxruntime-gpu)"
+            )
         self.session = runtime.InferenceSession(data, options, providers=providers)
         self.notes: str | None = self.session.get_modelmeta().custom_metadata_map.get("pape_zoo")
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.encodings.base import AttentionEncoding
-from zoo.errors import ConfigError, DataError, WeightsError, require
+from zoo.errors import ConfigError, DataError, WeightsError, ZooError, require
 from zoo.export.plan import Axis, Plan, make_plan
 from zoo.export.run import NOTES, ExportedModel, backend_of
 from zoo.files import write_whole
@@ -121,7 +121,7 @@ def export(
     reference = _frozen(name_or_model, torch.float32)
     weights = "int8" if int8 else dtype
     notes = _notes(name_or_model, plan, target.suffix, weights)
-    with _quiet():
+    with _quiet(), _named(name_or_model):
         graph = _Graph(_frozen(name_or_model, DTYPES[dtype]), plan.output, DTYPES[dtype])
         if target.suffix == ".onnx":
             from zoo.export.onnx_file import onnx_bytes
@@ -145,6 +145,21 @@ def export(
     return ExportReport(
         target, FORMATS[target.suffix], opset, weights, sizes, plan.output, len(data), difference, compared
     )
+
+
+@contextlib.contextmanager
+def _named(model: Any) -> Iterator[None]:
+    """Says of which model a graph could not be made."""
+    try:
+        yield
+    except (ZooError, MemoryError):
+        raise
+    except Exception as error:  # Exporters raise what they please.
+        encoding = model.config["model"]["encoding"]
+        reason = " ".join(str(error).split())[:400]
+        raise ConfigError(
+            f"{model.config.get('name')}: no graph could be made (encoding {encoding}, torch {torch.__version__}): {reason}"
+        ) from error
 
 
 def _require(suffix: str, int8: bool) -> None:
@@ -173,7 +188,7 @@ def _size_text(axis: Axis | int) -> str:
         return str(axis)
     if axis.fixed is not None:
         return f"{axis.name} {axis.fixed}"
-    return axis.name if axis.multiple == 1 else f"{axis.name} a multiple of {axis.multiple}"
+    return f"{axis.name} a multiple of {axis.step}" if axis.step > 1 and axis.whole else axis.name
 
 
 def _notes(model: Any, plan: Plan, suffix: str, weights: str) -> dict[str, Any]:
@@ -247,20 +262,14 @@ def _compare(
 ) -> tuple[float, tuple[tuple[int, ...], ...]]:
     """Largest difference from the model, on sizes that were not traced: larger than trained, and small."""
     exported = ExportedModel(backend_of(data, suffix), notes)
-    larger = {"batch": 1, "frames": 2, "height": 3, "width": 1}
 
     def large(axis: Axis) -> int:
-        if axis.fixed is not None:
-            return axis.fixed
-        if axis.name in ("height", "width"):
-            side = reference.data_config.input_size[1 if axis.name == "height" else 2]
-            return (side // axis.multiple + larger[axis.name]) * axis.multiple
-        return larger[axis.name] * axis.multiple
+        side = {"height": 1, "width": 2}.get(axis.name)
+        trained = 0 if side is None else reference.data_config.input_size[side] // axis.step
+        return axis.of(trained + {"batch": 1, "frames": 2, "height": 3, "width": 1}[axis.name])
 
     def small(axis: Axis) -> int:
-        if axis.fixed is not None:
-            return axis.fixed
-        return {"batch": 3, "frames": 4, "height": 4, "width": 3}[axis.name] * axis.multiple
+        return axis.of({"batch": 3, "frames": 4, "height": 4, "width": 3}[axis.name])
 
     worst, shapes = 0.0, []
     for steps in (large, small):
