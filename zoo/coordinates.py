@@ -254,11 +254,8 @@ def _lattice(
     values = torch.stack([mesh[axis].reshape(-1) for axis in order], dim=-1).unsqueeze(0)
     # A graph for any number of steps says so too: what holds in 16 bit alone is bounded where it is used.
     exact = (is_exporting() and any(not isinstance(n, int) for n in shape)) or max(shape) - 1 <= _EXACT_STEPS
-    return Coordinates(
-        values,
-        integral=exact,
-        bounds=tuple((origin, origin + shape[axis] - 1) for axis in order),
-    )
+    bounds = tuple((origin, origin + shape[axis] - 1) for axis in order)
+    return Coordinates(values, integral=exact, bounds=bounds)
 
 
 def grid(

@@ -99,14 +99,9 @@ def load(
     """
     target_device, target_dtype = _device(device), _dtype(dtype)
     if is_exported(name):
-        changes: dict[str, Any] = {
-            "num_classes": num_classes,
-            "in_chans": in_chans,
-            "encoding_options": encoding_options,
-        }
-        return _exported(
-            name, target_device, target_dtype, pretrained, {**changes, "revision": revision, **model_kwargs}
-        )
+        changes = {**model_kwargs, "num_classes": num_classes, "in_chans": in_chans, "revision": revision}
+        changes["encoding_options"] = encoding_options
+        return _exported(name, target_device, target_dtype, pretrained, changes)
     source = locate(
         name, pretrained=pretrained, revision=revision, cache_dir=cache_dir, local_files_only=local_files_only
     )

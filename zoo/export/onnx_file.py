@@ -33,17 +33,20 @@ def onnx_bytes(
     """
     import onnx
 
-    names = {"input_names": list(plan.inputs), "output_names": [plan.output]}
     with torch.no_grad():
-        converted = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False, **names)
+        converted = torch.onnx.export(
+            program,
+            dynamo=True,
+            opset_version=opset,
+            verbose=False,
+            input_names=list(plan.inputs),
+            output_names=[plan.output],
+        )
     assert converted is not None
     proto = converted.model_proto
     if layers is not None:
         proto = _quantized(proto, layers)
-    for part in (
-        *proto.graph.node,
-        *proto.graph.value_info,
-    ):  # Of no use to others: our code, line by line, with paths.
+    for part in (*proto.graph.node, *proto.graph.value_info):  # Lines of our code, and the folder that it is in.
         del part.metadata_props[:]
     _name_sizes(proto, plan)
     proto.producer_name, proto.producer_version = "pape-zoo", notes["version"]
@@ -84,9 +87,7 @@ def _quantized(proto: Any, layers: Set[str]) -> Any:
 
     nodes = [node.name for node in proto.graph.node if node.op_type in _PRODUCTS and _modules(node) & layers]
     if len(nodes) != len(layers):
-        raise WeightsError(
-            f"{len(layers)} linear layers became {len(nodes)} products: they cannot be found to quantize"
-        )
+        raise WeightsError(f"not written: {len(layers)} linear layers became {len(nodes)} products of matrices")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "int8.onnx"
         quantize_dynamic(

@@ -150,7 +150,7 @@ class ExportedModel(nn.Module):
         height, width = inputs.shape[-2:]
         if height % self.patch_size or width % self.patch_size:
             raise DataError(
-                f"{name} of {height} x {width} pixels do not divide into patches of {self.patch_size}: resize"
+                f"{name} of {height} x {width} pixels do not divide into {self.patch_size} x {self.patch_size} patches"
             )
 
     def _times(self, clips: Tensor, times_s: Tensor | None) -> Tensor:
@@ -167,9 +167,7 @@ class ExportedModel(nn.Module):
 
     def _by_length(self, clips: Tensor, lengths: Tensor, times_s: Tensor | None) -> Tensor:
         if tuple(lengths.shape) != (clips.shape[0],) or int(lengths.min()) < 1:
-            raise DataError(
-                f"lengths must be ({clips.shape[0]},) tubelets, 1 or more of each clip, for an exported model"
-            )
+            raise DataError(f"lengths must be ({clips.shape[0]},) tubelets, and 1 or more in an exported model")
         tubelet = int(self.config["model"]["tubelet"])
         out = clips.new_zeros(clips.shape[0], self.num_classes, dtype=torch.float32)
         for length in lengths.unique().tolist():
@@ -193,9 +191,7 @@ class _OnnxBackend:
             options.intra_op_num_threads = 1
         providers = ["CUDAExecutionProvider", "CPUExecutionProvider"] if cuda else ["CPUExecutionProvider"]
         if cuda and providers[0] not in runtime.get_available_providers():
-            raise ConfigError(
-                "device 'cuda' cannot be used: this onnxruntime is for the CPU (pip install onnxruntime-gpu)"
-            )
+            raise ConfigError("device 'cuda' cannot be used: it takes onnxruntime-gpu in place of onnxruntime")
         self.session = runtime.InferenceSession(data, options, providers=providers)
         self.notes: str | None = self.session.get_modelmeta().custom_metadata_map.get("pape_zoo")
 

@@ -113,16 +113,17 @@ def export(
         raise ConfigError("int8 is for float32: what is not in 8 bit stays as it is")
     _require(target.suffix, int8)
     _check_target(target)
-    if not isinstance(name_or_model, nn.Module):
+    model: Any = name_or_model
+    if not isinstance(model, nn.Module):
         from zoo.loading import load
 
-        name_or_model = load(name_or_model)
-    plan = make_plan(name_or_model, size)
-    reference = _frozen(name_or_model, torch.float32)
+        model = load(model)
+    plan = make_plan(model, size)
+    reference = _frozen(model, torch.float32)
     weights = "int8" if int8 else dtype
-    notes = _notes(name_or_model, plan, target.suffix, weights)
-    with _quiet(), _named(name_or_model):
-        graph = _Graph(_frozen(name_or_model, DTYPES[dtype]), plan.output, DTYPES[dtype])
+    notes = _notes(model, plan, target.suffix, weights)
+    with _quiet(), _named(model):
+        graph = _Graph(_frozen(model, DTYPES[dtype]), plan.output, DTYPES[dtype])
         if target.suffix == ".onnx":
             from zoo.export.onnx_file import onnx_bytes
 
@@ -158,7 +159,7 @@ def _named(model: Any) -> Iterator[None]:
         encoding = model.config["model"]["encoding"]
         reason = " ".join(str(error).split())[:400]
         raise ConfigError(
-            f"{model.config.get('name')}: no graph could be made (encoding {encoding}, torch {torch.__version__}): {reason}"
+            f"{model.config.get('name')}: torch {torch.__version__} made no graph of it (encoding {encoding}): {reason}"
         ) from error
 
 
