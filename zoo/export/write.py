@@ -180,8 +180,10 @@ def _check_target(target: Path) -> None:
             raise DataError(f"cannot write {target}: there is no folder {target.parent}")
         if not os.access(target.parent, os.W_OK):
             raise DataError(f"cannot write {target}: no permission to write to {target.parent}")
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot write {str(target)[:200]!r} ({error})") from error
+        if "\0" in str(target):
+            raise DataError(f"cannot write {str(target)!r}: a null byte is in its name")
+    except OSError as error:  # A name that is too long, a folder that may not be read.
+        raise DataError(f"cannot write {str(target)[:200]}: {error.strerror or error}") from error
 
 
 def _size_text(axis: Axis | int) -> str:
