@@ -20,6 +20,7 @@ def tiny(encoding: str = "pape", **changes: Any) -> Any:
     config = copy.deepcopy(TINY_CONFIG)
     config["model"] |= {"depth": 1, "encoding": encoding, "encoding_options": {}, "coordinate_origin": 1}
     config["model"] |= {"class_token_position": "origin", **changes}
+    config["labels"] = ["dark", "bright"] if config["model"]["num_classes"] == 2 else config["labels"]
     return make_model(config)
 
 

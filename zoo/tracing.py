@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-__all__ = ["exporting", "is_exporting", "refuse_above"]
+__all__ = ["exporting", "is_exporting", "is_open", "refuse_above"]
 
 _exporting = False
 
@@ -30,6 +30,11 @@ def exporting() -> Iterator[None]:
 def is_exporting() -> bool:
     """Whether what runs is being made a graph for a file; not so where torch.compile traces."""
     return _exporting
+
+
+def is_open(size: object) -> bool:
+    """Whether a size, or what follows from it, is one that the graph being exported takes any number for."""
+    return _exporting and not isinstance(size, int | float)
 
 
 def refuse_above(x: Tensor, number: Tensor | torch.SymFloat, limit: float) -> Tensor:

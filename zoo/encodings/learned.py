@@ -13,7 +13,7 @@ from zoo.coordinates import Coordinates
 from zoo.encodings.base import TokenEncoding
 from zoo.encodings.distance import choice_option
 from zoo.errors import ConfigError, DataError
-from zoo.tracing import is_exporting, refuse_above
+from zoo.tracing import is_open, refuse_above
 
 __all__ = ["Learned"]
 
@@ -94,7 +94,7 @@ class Learned(TokenEncoding):
         bounds = coords.bounds or coords.measured_bounds()
         values, beyond = coords.values, coords.packed
         for (low, high), size in zip(bounds, sizes, strict=True):
-            if is_exporting() and isinstance(high, torch.SymFloat):  # That is known when the graph runs.
+            if is_open(high):  # That is known when the graph runs.
                 values, high = refuse_above(values, high, size - 1), low
             beyond = beyond or low < 0 or high > size - 1
         if beyond:

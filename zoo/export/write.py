@@ -6,6 +6,7 @@ import contextlib
 import copy
 import io
 import json
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -242,9 +243,14 @@ def _trace(graph: nn.Module, plan: Plan) -> torch.export.ExportedProgram:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without what exporters say to those who write them."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _layers(graph: _Graph) -> set[str]:
