@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ def is_exporting() -> bool:
     return _exporting
 
 
-def is_open(size: object) -> bool:
+def is_open(size: object) -> TypeGuard[torch.SymFloat]:
     """Whether a size, or what follows from it, is one that the graph being exported takes any number for."""
     return _exporting and not isinstance(size, int | float)
 
