@@ -26,6 +26,7 @@ COMMANDS = {
     "reproduce": "zoo.cli.reproduce:reproduce",
     "convert": "zoo.cli.convert:convert",
     "publish": "zoo.cli.publish:publish",
+    "export": "zoo.cli.export:export",
     "viz": "zoo.cli.viz:viz",
     "bench": "zoo.cli.bench:bench",
     "make-canvas": "zoo.cli.make_canvas:make_canvas",
