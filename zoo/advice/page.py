@@ -32,7 +32,8 @@ def page_data() -> dict[str, Any]:
         },
         "starts": {
             tokens: {
-                rotation: _starts(tokens, rotation) for rotation in ("no", *(["invariant"] if "invariant" in known else []))
+                rotation: _starts(tokens, rotation)
+                for rotation in ("no", *(["invariant"] if "invariant" in known else []))
             }
             for tokens, known in rules["tokens"].items()
         },

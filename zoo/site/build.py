@@ -12,11 +12,11 @@ import zoo
 from zoo.cards import card
 from zoo.errors import ConfigError
 from zoo.files import write_whole
+from zoo.site.facts import models
 from zoo.site.index_page import index_page
 from zoo.site.markup import fill, read_static, script_data
 from zoo.site.measurements_page import measurements_page
 from zoo.site.model_page import model_page
-from zoo.site.facts import models
 from zoo.site.shell import page
 
 __all__ = ["MARK", "build"]

@@ -108,4 +108,6 @@ def _result(record: Mapping[str, Any], modality: str) -> str | None:
     metric = first["metric"]
     places = digits(metric) if unit(metric) != "%" else 1
     spread = f" ± {first['std']:.{places}f}" if first.get("std") is not None else ""
-    return f"{heading(metric)} {first['value']:.{places}f}{spread} {unit(metric)} at {size_text(first['size'], modality)}"
+    return (
+        f"{heading(metric)} {first['value']:.{places}f}{spread} {unit(metric)} at {size_text(first['size'], modality)}"
+    )

@@ -137,7 +137,9 @@ def _ratios(one: Mapping[str, Any]) -> Html:
         for encoding, values in one["rows"].items()
     ]
     table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows), class_="numbers")
-    source = join([f"{one['quantity'].capitalize()}; {one['device']}; {one['settings']}. ", tag("code", one["command"])])
+    source = join(
+        [f"{one['quantity'].capitalize()}; {one['device']}; {one['settings']}. ", tag("code", one["command"])]
+    )
     return join(
         [
             tag("h3", one["title"]),

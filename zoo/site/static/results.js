@@ -1,0 +1,74 @@
+// What a model answered, as text, bars, boxes on the picture and files.
+window.ZooResults = (function () {
+  "use strict";
+  const { el, table } = window.ZooDom;
+  const COLOURS = ["#ff5d47", "#3ec1ff", "#ffd23e", "#7be06a", "#ff8ae2", "#c7a2ff", "#ff9f45", "#5ff0d2"];
+  const percent = (score) => `${(100 * score).toFixed(1)} %`;
+
+  function classes(found) {
+    const items = found.map((one) => {
+      const bar = el("span", { class: "bar-track", "aria-hidden": "true" }, el("span", { class: "fill" }));
+      bar.firstChild.style.width = `${Math.min(Math.max(100 * one.score, 0), 100)}%`;
+      return el("li", null, el("span", { class: "class-name" }, one.label), el("span", { class: "number" }, percent(one.score)), bar);
+    });
+    return el("ol", { class: "classes", "aria-label": "Classes, likeliest first" }, ...items);
+  }
+
+  // Boxes over the picture; the table below it says the same in words.
+  function boxes(answer, source) {
+    const labels = [...new Set(answer.boxes.map((one) => one.label))];
+    const colour = (label) => COLOURS[labels.indexOf(label) % COLOURS.length];
+    const rows = answer.boxes.map((one) => [one.label, percent(one.score), ...[one.x1, one.y1, one.x2, one.y2].map((side) => `${Math.round(side)}`)]);
+    const found = answer.boxes.length === 1 ? "1 object" : `${answer.boxes.length} objects`;
+    const words = answer.boxes.length ? table(`${found} found`, ["Class", "Score", "Left", "Top", "Right", "Bottom"], rows) : el("p", null, "No objects found.");
+    if (!source) return [words];
+    const canvas = el("canvas", { class: "boxes", role: "img", "aria-label": `The picture with ${found}; the table after it lists them` });
+    const scale = Math.min(1, 960 / Math.max(answer.width, answer.height));
+    canvas.width = Math.max(Math.round(answer.width * scale), 1);
+    canvas.height = Math.max(Math.round(answer.height * scale), 1);
+    const context = canvas.getContext("2d");
+    context.drawImage(source.image, 0, 0, canvas.width, canvas.height);
+    const line = Math.max(2, canvas.width / 320);
+    const text = Math.max(11, canvas.width / 42);
+    context.font = `600 ${text}px system-ui, sans-serif`;
+    for (const one of answer.boxes) {
+      const [x, y] = [one.x1 * scale, one.y1 * scale];
+      context.strokeStyle = colour(one.label);
+      context.lineWidth = line;
+      context.strokeRect(x, y, (one.x2 - one.x1) * scale, (one.y2 - one.y1) * scale);
+      const name = `${one.label} ${Math.round(100 * one.score)}`;
+      const top = Math.max(y - text * 1.25, 0);
+      context.fillStyle = colour(one.label);
+      context.fillRect(x - line / 2, top, context.measureText(name).width + text * 0.5, text * 1.25);
+      context.fillStyle = "#000000";
+      context.fillText(name, x + text * 0.2, top + text * 0.95);
+    }
+    return [canvas, words];
+  }
+
+  // Only data that came along may be shown or saved: never an address elsewhere.
+  const isData = (address) => typeof address === "string" && address.startsWith("data:");
+
+  function show(target, answer, source) {
+    const parts = [];
+    if (isData(answer.picture)) parts.push(el("img", { class: "answer", src: answer.picture, alt: "What the model found, drawn into the input" }));
+    if (answer.classes && answer.classes.length) parts.push(classes(answer.classes));
+    if (answer.boxes) parts.push(...boxes(answer, isData(answer.picture) ? null : source));
+    if (typeof answer.text === "string") parts.push(el("pre", { class: "answer-text" }, answer.text));
+    const file = answer.download;
+    const address = file && (file["data-URL"] || file.data_url || file.url);
+    if (isData(address)) parts.push(el("p", null, el("a", { href: address, download: file.name }, `Save ${file.name}`)));
+    target.replaceChildren(...parts);
+  }
+
+  // A sentence for those who hear the page.
+  function said(answer) {
+    const time = `${Math.round(answer.milliseconds)} ms`;
+    const size = answer.size ? ` at ${answer.size}` : "";
+    if (answer.classes && answer.classes.length) return `${answer.classes[0].label}, ${percent(answer.classes[0].score)}${size}, in ${time}`;
+    if (answer.boxes) return `${answer.boxes.length} found${size}, in ${time}`;
+    return `Answered${size} in ${time}`;
+  }
+
+  return { show, said };
+})();
