@@ -53,6 +53,10 @@ def measurements_page() -> str:
         "measurements.html",
         trained=sizes[0],
         chart=scroll("Chart: accuracy against resolution", chart),
+        lines=join(
+            tag("li", swatch(one.style), one.name, data_series=one.key, hidden=not one.shown)
+            for one in sorted(series, key=lambda one: one.style)
+        ),
         table=scroll("Table: accuracy against resolution", _table(drawn, sizes)),
         speed=join(_ratios(one) for one in speed["ratios"]),
         times=scroll("Table: times", _times(speed["times"])),
@@ -155,10 +159,10 @@ def _times(times: Sequence[Mapping[str, Any]]) -> Html:
         tag(
             "tr",
             tag("th", one["what"], scope="row"),
-            tag("td", one["time"], class_="number"),
+            tag("td", one["time"]),
             tag("td", one["device"]),
             tag("td", tag("code", one["command"])),
         )
         for one in times
     ]
-    return tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows), class_="numbers")
+    return tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows))

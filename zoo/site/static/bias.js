@@ -24,20 +24,19 @@ window.ZooBias = (function () {
           el("div", { class: "field" }, el("label", { for: "patch-layer" }, "Layer"), layer),
           el("div", { class: "choice" }, shared, el("label", { for: "patch-shared" }, "One scale for all heads"))),
         heads));
-    const state = { source: null, rows: 0, columns: 0, row: 0, column: 0, asked: null, answer: null, size: null, turn: 0 };
+    const state = { source: null, rows: 0, columns: 0, row: 0, column: 0, asked: null, answer: null, view: null, turn: 0 };
 
     function paint() {
       const { source, rows, columns } = state;
       if (!source || !rows) return;
-      // The model saw the middle of the picture, as wide and high as its patches are.
-      const share = columns / rows;
-      const width = Math.min(source.width, source.height * share);
-      const height = width / share;
+      const view = state.view || middle(source, columns / rows);
       const scale = SIDE / Math.max(columns, rows);
       canvas.width = Math.round(columns * scale);
       canvas.height = Math.round(rows * scale);
       const context = canvas.getContext("2d");
-      context.drawImage(source.image, (source.width - width) / 2, (source.height - height) / 2, width, height, 0, 0, canvas.width, canvas.height);
+      // The view may be larger than the picture, where a border is added.
+      const zoom = [canvas.width / (view.x2 - view.x1), canvas.height / (view.y2 - view.y1)];
+      context.drawImage(source.image, -view.x1 * zoom[0], -view.y1 * zoom[1], source.width * zoom[0], source.height * zoom[1]);
       const step = [canvas.width / columns, canvas.height / rows];
       if (Math.min(...step) >= 6) {
         context.strokeStyle = "rgba(255, 255, 255, 0.35)";
@@ -51,6 +50,14 @@ window.ZooBias = (function () {
       if (!state.asked || state.row !== state.asked.row || state.column !== state.asked.column) {
         frame(context, step, state.row, state.column, "#ffffff", 2);
       }
+    }
+
+    // What patches cover unless the server says: the middle, as wide and high as they are.
+    function middle(source, share) {
+      const width = Math.min(source.width, source.height * share);
+      const x1 = (source.width - width) / 2;
+      const y1 = (source.height - width / share) / 2;
+      return { x1, y1, x2: x1 + width, y2: y1 + width / share };
     }
 
     function frame(context, step, row, column, colour, width) {
@@ -156,16 +163,24 @@ window.ZooBias = (function () {
     layer.addEventListener("change", () => choose(state.row, state.column));
     shared.addEventListener("change", drawHeads);
 
+    // The view counts pixels of the file; the picture at hand may be smaller.
+    function inPixels(answer, source) {
+      const scale = [source.width / answer.width, source.height / answer.height];
+      const { x1, y1, x2, y2 } = answer.view;
+      return { x1: x1 * scale[0], y1: y1 * scale[1], x2: x2 * scale[0], y2: y2 * scale[1] };
+    }
+
     return {
       body,
       // Another picture or size: the same place of the picture is asked for again, the middle at first.
-      async update(source, size) {
+      async update(source, answer, size) {
         const before = state.asked && state.rows ? [(state.asked.row + 0.5) / state.rows, (state.asked.column + 0.5) / state.columns] : [0.5, 0.5];
-        state.source = source;
-        const count = patch ? Math.max(Math.floor(size / patch), 1) : 1;
-        const guess = before.map((share) => Math.min(Math.floor(share * count), count - 1));
-        // Of a picture that is not square the grid is known only from an answer, and the guess may lie outside.
-        if (!(await choose(...guess)) && state.source === source) await choose(0, 0);
+        Object.assign(state, { source, view: answer.view ? inPixels(answer, source) : null });
+        const side = patch ? Math.max(Math.floor(size / patch), 1) : 1;
+        const [rows, columns] = answer.grid || [side, side];
+        const place = [before[0] * rows, before[1] * columns].map(Math.floor);
+        // Without a grid in the answer, the guess may lie outside.
+        if (!(await choose(...place)) && !answer.grid && state.source === source) await choose(0, 0);
       },
       hide() {
         state.turn += 1;

@@ -4,10 +4,14 @@
   const chart = document.getElementById("extrapolation");
   const boxes = [...document.querySelectorAll("#settings input[data-series]")];
   const lines = new Map([...chart.querySelectorAll("[data-series]")].map((line) => [line.dataset.series, line]));
+  const names = new Map([...document.querySelectorAll("#lines li")].map((item) => [item.dataset.series, item]));
   const first = new Set(boxes.filter((box) => box.defaultChecked).map((box) => box.dataset.series));
 
   function show() {
-    for (const box of boxes) lines.get(box.dataset.series).classList.toggle("off", !box.checked);
+    for (const box of boxes) {
+      lines.get(box.dataset.series).classList.toggle("off", !box.checked);
+      names.get(box.dataset.series).hidden = !box.checked;
+    }
     document.getElementById("drawn").textContent = `${boxes.filter((box) => box.checked).length} lines are drawn`;
   }
 

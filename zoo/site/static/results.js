@@ -49,26 +49,48 @@ window.ZooResults = (function () {
   // Only data that came along may be shown or saved: never an address elsewhere.
   const isData = (address) => typeof address === "string" && address.startsWith("data:");
 
-  function show(target, answer, source) {
+  // A picture of the server, where the browser cannot show the file itself.
+  async function sent(answer) {
+    if (!isData(answer.picture)) return null;
+    const image = new Image();
+    image.src = answer.picture;
+    try {
+      await image.decode();
+    } catch {
+      return null;
+    }
+    return { image, width: image.naturalWidth, height: image.naturalHeight };
+  }
+
+  const hasBoxes = (answer) => answer.kind === "boxes" || Boolean(answer.boxes && answer.boxes.length);
+  const PICTURES = { points: "The cloud in the colours of its classes", scene: "The scene with the boxes that were found" };
+
+  // `own` is the picture as the browser decoded it, `served` that of the server.
+  function show(target, answer, own, served) {
     const parts = [];
-    if (isData(answer.picture)) parts.push(el("img", { class: "answer", src: answer.picture, alt: "What the model found, drawn into the input" }));
+    const source = served || own;
+    if (served && !hasBoxes(answer)) {
+      parts.push(el("img", { class: "answer", src: answer.picture, alt: PICTURES[answer.kind] || "A picture of the input" }));
+    }
+    if (answer.note) parts.push(el("p", { class: "note" }, answer.note));
     if (answer.classes && answer.classes.length) parts.push(classes(answer.classes));
-    if (answer.boxes) parts.push(...boxes(answer, isData(answer.picture) ? null : source));
+    if (hasBoxes(answer)) parts.push(...boxes(answer, source));
     if (typeof answer.text === "string") parts.push(el("pre", { class: "answer-text" }, answer.text));
     const file = answer.download;
-    const address = file && (file["data-URL"] || file.data_url || file.url);
-    if (isData(address)) parts.push(el("p", null, el("a", { href: address, download: file.name }, `Save ${file.name}`)));
+    if (file && isData(file["data-URL"])) {
+      parts.push(el("p", null, el("a", { href: file["data-URL"], download: file.name }, `Save ${file.name}`)));
+    }
     target.replaceChildren(...parts);
   }
 
   // A sentence for those who hear the page.
   function said(answer) {
     const time = `${Math.round(answer.milliseconds)} ms`;
-    const size = answer.size ? ` at ${answer.size}` : "";
+    const size = answer.size ? ` at ${answer.size} px` : "";
     if (answer.classes && answer.classes.length) return `${answer.classes[0].label}, ${percent(answer.classes[0].score)}${size}, in ${time}`;
-    if (answer.boxes) return `${answer.boxes.length} found${size}, in ${time}`;
+    if (hasBoxes(answer)) return `${answer.boxes.length} found${size}, in ${time}`;
     return `Answered${size} in ${time}`;
   }
 
-  return { show, said };
+  return { hasBoxes, said, sent, show };
 })();

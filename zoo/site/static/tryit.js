@@ -12,9 +12,10 @@
     picture: "image/*",
     video: "video/*,image/gif",
     points: ".ply,.pcd,.off,.las,.laz,.bin,.xyz,.txt,.npz,.npy,.stl,.obj",
+    drive: ".zip",
     events: ".dat,.raw,.bin,.aedat,.aedat4,.h5,.hdf5,.csv,.npz",
   };
-  const THINGS = { picture: "picture", video: "video", points: "point cloud", events: "event recording", drive: "key frame" };
+  const THINGS = { picture: "picture", video: "video", points: "point cloud", events: "event recording", drive: "ZIP archive of a data set in the format of nuScenes" };
 
   async function ask(path, options) {
     let reply;
@@ -105,11 +106,14 @@
     try {
       const answer = await (await ask(`predict?${query({})}`, request(state.running.signal))).json();
       if (turn !== state.turn) return;
+      const served = await window.ZooResults.sent(answer);
+      if (turn !== state.turn) return;
       fault.textContent = "";
       status.textContent = window.ZooResults.said(answer);
-      preview.hidden = Boolean(answer.boxes) || Boolean(answer.picture);
-      window.ZooResults.show(results, answer, state.source);
-      if (bias && state.source) await bias.update(state.source, size ? size.value() : model.default_size);
+      preview.hidden = window.ZooResults.hasBoxes(answer) || Boolean(served);
+      window.ZooResults.show(results, answer, state.source, served);
+      const source = served || state.source;
+      if (bias && source) await bias.update(source, answer, size ? size.value() : model.default_size);
     } catch (error) {
       if (turn !== state.turn || error.name === "AbortError") return;
       status.textContent = "";
@@ -192,6 +196,7 @@
   function sampleButtons() {
     if (!model.samples || !model.samples.length) return null;
     const buttons = model.samples.map((sample) => {
+      // The name of the file without its suffix.
       const words = sample.replace(/\.[^.]*$/, "").replaceAll("_", " ");
       const button = el("button", { type: "button", "aria-pressed": "false" }, words);
       button.addEventListener("click", () => takeSample(sample, button));
@@ -212,6 +217,17 @@
     return form;
   }
 
+  // The first answer should not wait for the model; a server without this address loads it then.
+  async function load() {
+    status.textContent = "Loading the model …";
+    try {
+      await ask(`load?${new URLSearchParams({ model: name })}`, { method: "POST" });
+    } catch {
+      // What is wrong with it a prediction will say.
+    }
+    if (state.body === null) status.textContent = `Ready: give it a ${textual ? "prompt" : thing}.`;
+  }
+
   note.textContent = "The model runs on this machine; what you give it stays here.";
   const inputs = textual ? [promptForm()] : [dropZone(), sampleButtons()];
   body.append(
@@ -220,4 +236,6 @@
       el("div", null, status, fault, results)),
     bias ? bias.body : "");
   panel.dataset.ready = "true";
+  await load();
+  panel.dataset.loaded = "true";
 })();
