@@ -77,6 +77,7 @@ window.ZooBias = (function () {
     const named = (row, column) => `row ${row + 1} of ${state.rows}, column ${column + 1} of ${state.columns}`;
 
     function move(row, column) {
+      if (!state.rows) return;
       state.row = Math.min(Math.max(row, 0), state.rows - 1);
       state.column = Math.min(Math.max(column, 0), state.columns - 1);
       say(`Patch ${named(state.row, state.column)}; Enter shows its bias.`);
@@ -91,6 +92,7 @@ window.ZooBias = (function () {
       } catch (error) {
         if (turn === state.turn && error.name !== "AbortError") {
           state.answer = null;
+          body.hidden = false;
           heads.replaceChildren();
           say(error.message);
         }
