@@ -15,6 +15,12 @@ __all__ = ["names", "sample"]
 
 # Name -> modality and task that it is for, "module:function() -> bytes" that makes it, and a package that this needs.
 MADE: dict[str, tuple[str, str, str, str | None]] = {
+    "cells.png": ("image", "detection", "modalities.image.samples:cells", None),
+    "digit.bin": ("events", "classification", "modalities.events.samples:digit", None),
+    "digits.dat": ("events", "detection", "modalities.events.samples:digits", None),
+    "table.off": ("points", "classification", "modalities.points.samples:table", None),
+    "village.npz": ("points", "segmentation", "modalities.points.samples:village", None),
+    "turning.mp4": ("video", "classification", "modalities.video.samples:turning", "av"),
     "drive.zip": ("driving", "detection", "modalities.driving.samples:drive", None),
 }
 PHOTOGRAPHS = Path(__file__).resolve().parent.parent.parent / "samples"
