@@ -117,7 +117,7 @@ def test_bias_of_a_patch_by_mouse_and_by_keyboard(page, address, server):  # noq
     assert "row 2 of 14, column 3" in labels(page)[0]  # Not before Enter.
     page.keyboard.press("Enter")
     page.wait_for_function(
-        "document.querySelector('#patch-place').textContent.startsWith('Bias of the patch in row 3 ')"
+        "() => document.querySelector('#patch-place').textContent.startsWith('Bias of the patch in row 3 ')"
     )
     page.keyboard.press("Home")
     page.keyboard.press("ArrowLeft")  # No further than the edge.

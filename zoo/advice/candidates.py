@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 from collections.abc import Mapping
@@ -109,8 +110,9 @@ def models_of(encoding: str, answers: Mapping[str, Any]) -> list[dict[str, Any]]
 
 
 def _has_facts_of(entry: registry.Entry, pattern: str) -> bool:
-    """Whether a pattern for architectures meets that of the model, and not the end of a longer one (`video-vit`)."""
-    return str(entry.config["architecture"]).startswith(pattern.strip("*-").split("-[")[0])
+    """Whether `*` at the start of a pattern stands for the encoding alone, and no start of a longer name (`video-`)."""
+    encoding = entry.encoding.replace("+", "-")
+    return not pattern.startswith("*") or fnmatch.fnmatchcase(entry.name, encoding + pattern[1:])
 
 
 def commands(encoding: str, extend: str | None, answers: Mapping[str, Any]) -> list[str]:
