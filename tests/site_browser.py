@@ -34,11 +34,19 @@ def chromium():
         browser.close()
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
+def built_site(tmp_path_factory) -> Path:
+    """The site, built once in a run of tests."""
     from zoo.site.build import build
 
-    return build(tmp_path_factory.mktemp("site") / "site").parent
+    folder = tmp_path_factory.getbasetemp() / "built-site"
+    if not folder.exists():
+        build(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    return built_site(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from site_browser import built_site
 
 from zoo import registry
 from zoo.advice import measurements, page_data
@@ -50,7 +51,7 @@ class Elements(html.parser.HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    return build(tmp_path_factory.mktemp("built") / "site").parent
+    return built_site(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

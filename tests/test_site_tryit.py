@@ -122,24 +122,14 @@ def test_bias_of_a_patch_by_mouse_and_by_keyboard(page, address, server):  # noq
     page.keyboard.press("Home")
     page.keyboard.press("ArrowLeft")  # No further than the edge.
     assert "column 1 of 14" in page.text_content(place)
-    page.select_option("#patch-layer", "2")
+    page.select_option("#patch-layer", index=2)
     page.wait_for_function("() => document.querySelector('#patch-place').textContent.includes('layer 3 of 3')")
     assert " to −2.00, " in labels(page)[0]
     last = posted(server, "/api/bias")[-1]
     assert (last["row"], last["col"], last["layer"], last["size"]) == ("2", "0", "2", "112")
 
 
-def test_one_scale_for_all_heads(page, address):  # noqa: F811
-    open_panel(page, address)
-    page.click("text=golf ball")
-    page.wait_for_selector(".head canvas")
-    ends = "[...document.querySelectorAll('.ends span:first-child')].map((end) => end.textContent)"
-    assert len(set(page.evaluate(ends))) == HEADS
-    page.check("#patch-shared")
-    assert len(set(page.evaluate(ends))) == 1
-
-
-def test_the_map_shows_the_numbers(page, address):  # noqa: F811
+def test_maps_show_the_numbers(page, address):  # noqa: F811
     """The brightest pixel is where the bias is greatest: at the patch itself."""
     open_panel(page, address)
     page.click("text=golf ball")
@@ -155,12 +145,11 @@ def test_the_map_shows_the_numbers(page, address):  # noqa: F811
         }"""
     )
     assert found == [14, 14, 7, 7]
-
-
-def test_another_size_keeps_the_place(page, address):  # noqa: F811
-    open_panel(page, address)
-    page.click("text=golf ball")
-    page.wait_for_selector(".head canvas")
+    ends = "[...document.querySelectorAll('.ends span:first-child')].map((end) => end.textContent)"
+    assert len(set(page.evaluate(ends))) == HEADS
+    page.check("#patch-shared")
+    assert len(set(page.evaluate(ends))) == 1
+    # Another size keeps the place.
     page.focus("#size")
     page.keyboard.press("End")
     page.wait_for_function(
@@ -181,7 +170,7 @@ def test_boxes_and_their_table(page, address):  # noqa: F811
         "[...document.querySelector('.boxes').getContext('2d').getImageData(10, 60, 1, 1).data.slice(0, 3)]"
     )
     assert pixel == [255, 93, 71]  # The left side of the box.
-    assert page.text_content(".try-status") == "1 found, in 12 ms"
+    assert page.text_content(".try-status") == "1 object found, in 12 ms"
 
 
 def test_pictures_notes_and_files_of_the_server(page, address):  # noqa: F811

@@ -87,6 +87,7 @@ window.ZooBias = (function () {
     async function choose(row, column) {
       const turn = ++state.turn;
       let answer;
+      [state.row, state.column] = [row, column]; // From here on the keys move, whenever the answer comes.
       try {
         answer = await ask(row, column, Number(layer.value || 0));
       } catch (error) {
@@ -106,7 +107,6 @@ window.ZooBias = (function () {
     function show(answer) {
       state.answer = answer;
       [state.rows, state.columns] = answer.grid;
-      [state.row, state.column] = [answer.row, answer.col];
       state.asked = { row: answer.row, column: answer.col };
       if (layer.options.length !== answer.layers) {
         layer.replaceChildren(...Array.from({ length: answer.layers }, (_, one) => new Option(`${one + 1}`, `${one}`)));

@@ -14,22 +14,29 @@ window.ZooResults = (function () {
     return el("ol", { class: "classes", "aria-label": "Classes, likeliest first" }, ...items);
   }
 
+  // What was found in space: as many as there are, so in a table that scrolls.
+  function objects(found) {
+    if (!found.length) return el("p", null, "No objects found.");
+    return table(count(found), ["What and where", "Score"], found.map((one) => [one.label, percent(one.score)]));
+  }
+
+  const count = (found) => (found.length === 1 ? "1 object found" : `${found.length} objects found`);
+
   // Boxes over the picture; the table below it says the same in words.
   function boxes(answer, source) {
     const labels = [...new Set(answer.boxes.map((one) => one.label))];
     const colour = (label) => COLOURS[labels.indexOf(label) % COLOURS.length];
     const rows = answer.boxes.map((one) => [one.label, percent(one.score), ...[one.x1, one.y1, one.x2, one.y2].map((side) => `${Math.round(side)}`)]);
-    const found = answer.boxes.length === 1 ? "1 object" : `${answer.boxes.length} objects`;
-    const words = answer.boxes.length ? table(`${found} found`, ["Class", "Score", "Left", "Top", "Right", "Bottom"], rows) : el("p", null, "No objects found.");
+    const words = answer.boxes.length ? table(count(answer.boxes), ["Class", "Score", "Left", "Top", "Right", "Bottom"], rows) : el("p", null, "No objects found.");
     if (!source) return [words];
-    const canvas = el("canvas", { class: "boxes", role: "img", "aria-label": `The picture with ${found}; the table after it lists them` });
+    const canvas = el("canvas", { class: "boxes", role: "img", "aria-label": `The picture: ${count(answer.boxes)}; the table after it lists them` });
     const scale = Math.min(1, 960 / Math.max(answer.width, answer.height));
     canvas.width = Math.max(Math.round(answer.width * scale), 1);
     canvas.height = Math.max(Math.round(answer.height * scale), 1);
     const context = canvas.getContext("2d");
     context.drawImage(source.image, 0, 0, canvas.width, canvas.height);
     const line = Math.max(2, canvas.width / 320);
-    const text = Math.max(11, canvas.width / 42);
+    const text = Math.max(11, canvas.width / 50);
     context.font = `600 ${text}px system-ui, sans-serif`;
     for (const one of answer.boxes) {
       const [x, y] = [one.x1 * scale, one.y1 * scale];
@@ -73,7 +80,8 @@ window.ZooResults = (function () {
       parts.push(el("img", { class: "answer", src: answer.picture, alt: PICTURES[answer.kind] || "A picture of the input" }));
     }
     if (answer.note) parts.push(el("p", { class: "note" }, answer.note));
-    if (answer.classes && answer.classes.length) parts.push(classes(answer.classes));
+    if (answer.kind === "scene") parts.push(objects(answer.classes));
+    else if (answer.classes && answer.classes.length) parts.push(classes(answer.classes));
     if (hasBoxes(answer)) parts.push(...boxes(answer, source));
     if (typeof answer.text === "string") parts.push(el("pre", { class: "answer-text" }, answer.text));
     const file = answer.download;
@@ -87,8 +95,9 @@ window.ZooResults = (function () {
   function said(answer) {
     const time = `${Math.round(answer.milliseconds)} ms`;
     const size = answer.size ? ` at ${answer.size} px` : "";
+    if (answer.kind === "scene") return `${count(answer.classes)}, in ${time}`;
     if (answer.classes && answer.classes.length) return `${answer.classes[0].label}, ${percent(answer.classes[0].score)}${size}, in ${time}`;
-    if (hasBoxes(answer)) return `${answer.boxes.length} found${size}, in ${time}`;
+    if (hasBoxes(answer)) return `${count(answer.boxes)}${size}, in ${time}`;
     return `Answered${size} in ${time}`;
   }
 

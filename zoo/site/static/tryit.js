@@ -15,7 +15,13 @@
     drive: ".zip",
     events: ".dat,.raw,.bin,.aedat,.aedat4,.h5,.hdf5,.csv,.npz",
   };
-  const THINGS = { picture: "picture", video: "video", points: "point cloud", events: "event recording", drive: "ZIP archive of a data set in the format of nuScenes" };
+  const THINGS = {
+    picture: "a picture",
+    video: "a video",
+    points: "a point cloud",
+    events: "an event recording",
+    drive: "a ZIP archive of a data set in the format of nuScenes",
+  };
 
   async function ask(path, options) {
     let reply;
@@ -47,7 +53,7 @@
     return;
   }
 
-  const thing = THINGS[model.input] || "file";
+  const thing = THINGS[model.input] || "a file";
   const textual = model.input === "text";
   const state = { body: null, name: "", source: null, running: null, timer: null, turn: 0 };
   const body = document.getElementById("try-it-body");
@@ -169,7 +175,7 @@
 
   function dropZone() {
     const input = el("input", { type: "file", id: "file", accept: ACCEPT[model.input] });
-    const zone = el("div", { class: "drop" }, el("label", { for: "file" }, `Drop a ${thing} here, or choose one`), input);
+    const zone = el("div", { class: "drop" }, el("label", { for: "file" }, `Drop ${thing} here, or choose one`), input);
     input.addEventListener("change", () => {
       if (input.files[0]) chosen(input.files[0]);
     });
@@ -225,7 +231,7 @@
     } catch {
       // What is wrong with it a prediction will say.
     }
-    if (state.body === null) status.textContent = `Ready: give it a ${textual ? "prompt" : thing}.`;
+    if (state.body === null) status.textContent = `Ready: give it ${textual ? "a prompt" : thing}.`;
   }
 
   note.textContent = "The model runs on this machine; what you give it stays here.";
