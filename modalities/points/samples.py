@@ -33,20 +33,19 @@ def village() -> bytes:
     parts += [_house(rng, *house) for house in houses]
     for x, y in ((30.0, 30.0), (46.0, 44.0), (52.0, 36.0), (6.0, 34.0), (38.0, 54.0), (28.0, 8.0), (8.0, 55.0)):
         parts.append(_tree(rng, x, y))
-    xyz, intensity, returns = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    xyz, intensity, returns = (np.concatenate(found) for found in zip(*parts, strict=True))
     # A laser from above sees no ground below a roof.
     covered = np.zeros(len(xyz), bool)
     for x, y, length, width in houses:
         inside = (np.abs(xyz[:, 0] - x) < length / 2) & (np.abs(xyz[:, 1] - y) < width / 2)
         covered |= inside & (xyz[:, 2] < 2.5)
+    arrays = {
+        "xyz": xyz[~covered].astype(np.float32),
+        "intensity": intensity[~covered].astype(np.uint16),
+        "return": returns[~covered].astype(np.uint8),
+    }
     buffer = io.BytesIO()
-    kept = ~covered
-    np.savez_compressed(
-        buffer,
-        xyz=xyz[kept].astype(np.float32),
-        intensity=intensity[kept].astype(np.uint16),
-        **{"return": returns[kept].astype(np.uint8)},
-    )
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
 
 
