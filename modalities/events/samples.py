@@ -11,7 +11,9 @@ __all__ = ["digit", "digits"]
 
 _SIDE = 34  # pixels of the sensor, as of N-MNIST
 _STEP_US = 1000
-_SACCADES = ((0.0, 0.0), (3.0, 5.0), (-3.0, 5.0), (0.0, 0.0))  # corners of the path in pixels; 105 ms between two
+# Corners of the path in pixels (x, y), 105 ms between two: an isosceles triangle, as the camera of N-MNIST moved
+# (Orchard et al. 2015).
+_SACCADES = ((-2.5, -2.0), (0.0, 3.0), (2.5, -2.0), (-2.5, -2.0))
 _SACCADE_US = 105_000
 _CONTRAST = 0.35  # change of the logarithm of the brightness that makes an event
 
@@ -26,7 +28,7 @@ def digit(number: int = 7) -> bytes:
     return raw.tobytes()
 
 
-def digits(numbers: tuple[int, ...] = (7, 4, 2)) -> bytes:
+def digits(numbers: tuple[int, ...] = (3, 5, 2)) -> bytes:
     """A DAT recording of digits that move over 304 x 240 pixels, as `modalities.events.canvas` composes them."""
     recorded = [(number, _filmed(number)) for number in numbers]
     return write_dat(compose(recorded, CanvasOptions(), np.random.default_rng(0))[0])
@@ -36,7 +38,8 @@ def _filmed(number: int) -> Events:
     """Events of a digit that moves as those of N-MNIST do, with a step a millisecond."""
     corners = np.array(_SACCADES)
     times = np.arange(0, (len(corners) - 1) * _SACCADE_US, _STEP_US)
-    share = times / _SACCADE_US
+    leg, share = np.divmod(times / _SACCADE_US, 1)
+    share = leg + share**2 * (3 - 2 * share)  # From rest to rest.
     path = np.stack([np.interp(share, np.arange(len(corners)), corners[:, axis]) for axis in (0, 1)], 1)
     rng = np.random.default_rng(number)
     before = _logarithm(number, path[0])
@@ -66,14 +69,17 @@ def _filmed(number: int) -> Events:
 
 
 def _logarithm(number: int, place: np.ndarray) -> np.ndarray:
-    """Logarithm of the brightness of each pixel, float64 (34, 34), of a bright digit that was moved."""
+    """Logarithm of the brightness of each pixel, float64 (34, 34), of a digit that was moved.
+
+    It is darker than what is around it, by the polarities of N-MNIST.
+    """
     from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
     finer = 4
     picture = Image.new("L", (finer * _SIDE, finer * _SIDE), 0)
-    centre = finer * (_SIDE / 2 + place - (0.0, 2.5))
+    centre = finer * (_SIDE / 2 + place)
     font = ImageFont.load_default(26 * finer)
-    ImageDraw.Draw(picture).text(tuple(centre.tolist()), str(number), fill=255, font=font, anchor="mm", stroke_width=2)
-    small = picture.filter(ImageFilter.GaussianBlur(finer / 2)).resize((_SIDE, _SIDE), Image.Resampling.BOX)
-    brightness: np.ndarray = np.log(np.asarray(small, dtype=np.float64) / 255 + 0.1)
+    ImageDraw.Draw(picture).text(tuple(centre.tolist()), str(number), fill=255, font=font, anchor="mm")
+    small = picture.filter(ImageFilter.GaussianBlur(0.4 * finer)).resize((_SIDE, _SIDE), Image.Resampling.BOX)
+    brightness: np.ndarray = -np.log(np.asarray(small, dtype=np.float64) / 255 + 0.1)
     return brightness

@@ -24,7 +24,8 @@ def cells() -> bytes:
     def disc(x: float, y: float, radius: float, colour: tuple[int, int, int], flat: float = 1.0) -> None:
         draw.ellipse((x - radius, y - radius * flat, x + radius, y + radius * flat), fill=colour)
 
-    white, placed = (330.0, 230.0, 92.0), []
+    white = (330.0, 230.0, 92.0)
+    placed: list[tuple[float, float, float]] = []
     for _ in range(400):
         radius = rng.uniform(44, 52)
         x, y = rng.uniform(-20, _SIZE[0] + 20), rng.uniform(-20, _SIZE[1] + 20)
@@ -41,7 +42,7 @@ def cells() -> bytes:
         x, y = rng.uniform(30, _SIZE[0] - 30), rng.uniform(30, _SIZE[1] - 30)
         if all(np.hypot(x - a, y - b) > radius + 16 for a, b, radius in [white, *placed]):
             disc(x, y, rng.uniform(9, 12), _PLATELET)
-            placed.append((x, y, 12))
+            placed.append((x, y, 12.0))
     pixels = np.asarray(picture.filter(ImageFilter.GaussianBlur(3)), dtype=np.float64)
     pixels = pixels + rng.normal(0, 3, pixels.shape)
     buffer = io.BytesIO()

@@ -272,7 +272,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{self._left} bytes; at most {most} are taken")
         body = bytearray()
         while self._left:
-            chunk = self.rfile.read1(min(_CHUNK, self._left))  # type: ignore[attr-defined]
+            chunk = self.rfile.read1(min(_CHUNK, self._left))
             if not chunk:
                 raise ConnectionError("the body ended early")
             body += chunk
@@ -325,7 +325,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.flush()
             self.connection.settimeout(5)
         while self._left:
-            chunk = self.rfile.read1(min(_CHUNK, self._left))  # type: ignore[attr-defined]
+            chunk = self.rfile.read1(min(_CHUNK, self._left))
             self._left = self._left - len(chunk) if chunk else 0
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
