@@ -193,9 +193,9 @@ class Predictor:
 
     def _config(self, name: str) -> Mapping[str, Any]:
         if name not in self._targets:
-            if name in registry.list_models():
-                raise UnknownModelError(f"{name} has no weights here; there are {', '.join(sorted(self._targets))}")
-            registry.entry(name)  # Tells the nearest names.
+            known = ", ".join(sorted(self._targets))
+            why = "has no weights here" if name in registry.list_models() else "is no model"
+            raise UnknownModelError(f"{name!r:.80} {why}; there are {known}")
         if name not in self._configs:
             target = self._targets[name]
             if ":" in target:

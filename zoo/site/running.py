@@ -198,7 +198,7 @@ def seen(config: Mapping[str, Any], data_config: Any, size: tuple[int, int]) -> 
     height, width = data_config.input_size[1:]
     patch = int(config["model"]["patch_size"])
     corners = place(size, data_config).to_original(torch.tensor([0.0, 0.0, width, height], dtype=torch.float64))
-    view = dict(zip(("x1", "y1", "x2", "y2"), corners.tolist(), strict=True))
+    view = dict(zip(("x1", "y1", "x2", "y2"), (round(corner, 3) for corner in corners.tolist()), strict=True))
     return {"grid": [height // patch, width // patch], "view": view}
 
 

@@ -130,8 +130,6 @@ def serve(folder: Path, port: int, open_browser: bool) -> None:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server_version = f"pape-zoo/{zoo.__version__}"
-    sys_version = ""
     timeout = 30  # seconds without a byte
     server: _Server
     _left = 0  # bytes of the body that were not read
@@ -219,9 +217,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             self._left = self._stated_length()
             self._check_host()
-            path, _, query = self.path.partition("?")
-            given = urllib.parse.parse_qsl(query.partition("#")[0], keep_blank_values=True, max_num_fields=20)
-            action(path, dict(given))
+            action(*_taken_apart(self.path))
         except _Refused as error:
             self._send_error(error.status, str(error))
         except UnknownModelError as error:
@@ -236,8 +232,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send_error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
         except (ConnectionError, TimeoutError):
             self.close_connection = True
-        except ValueError as error:  # Of parse_qsl.
-            self._send_error(HTTPStatus.BAD_REQUEST, f"the address cannot be read ({error})")
         except MemoryError:
             self._send_error(HTTPStatus.INSUFFICIENT_STORAGE, "not enough memory for this file")
         except Exception as error:
@@ -334,8 +328,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.path, self.command = getattr(self, "path", ""), getattr(self, "command", None) or ""
         self._send_error(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
+    def version_string(self) -> str:
+        """Says nothing of the Python that runs it."""
+        return f"pape-zoo/{zoo.__version__}"
+
     def log_message(self, format: str, *args: Any) -> None:
         """Prints nothing: the browser shows what went wrong."""
+
+
+def _taken_apart(address: str) -> tuple[str, dict[str, str]]:
+    """The path and the query."""
+    path, _, query = address.partition("?")
+    try:
+        return path, dict(urllib.parse.parse_qsl(query, keep_blank_values=True, max_num_fields=20))
+    except ValueError as error:
+        raise _Refused(HTTPStatus.BAD_REQUEST, f"the address cannot be read ({error})") from error
 
 
 def _named(query: Mapping[str, str], key: str) -> str:
