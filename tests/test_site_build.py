@@ -132,7 +132,7 @@ def test_scripts_and_styles_name_no_other_machine(site):
             continue
         assert re.findall(r"(?:https?:)?//[\w-]+\.\w", path.read_text("utf-8")) == [], path
     for path in site.rglob("*.html"):
-        policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', path.read_text("utf-8"))
+        policy = re.search(r'http-equiv="Content-Security-Policy"\s+content="([^"]+)"', path.read_text("utf-8"))
         assert "default-src 'none'" in policy[1] and "http" not in policy[1]
 
 

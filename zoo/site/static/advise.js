@@ -30,7 +30,8 @@ window.ZooAdvise = (function () {
   }
 
   function matches(wanted, found) {
-    return Object.entries(wanted).every(([key, value]) => (Array.isArray(value) ? value : [value]).includes(found[key]));
+    const listed = (value) => (Array.isArray(value) ? value : [value]);
+    return Object.entries(wanted).every(([key, value]) => listed(value).includes(found[key]));
   }
 
   function reason(rule, known) {
@@ -109,7 +110,8 @@ window.ZooAdvise = (function () {
 
   // Two standard deviations of the difference of two single runs, where there are spreads over seeds.
   function noiseOf(tables, answers) {
-    const spreads = tables.flatMap((table) => counted(table, answers)).map((row) => row.std).filter((std) => std !== null);
+    const rows = tables.flatMap((table) => counted(table, answers));
+    const spreads = rows.map((row) => row.std).filter((std) => std !== null);
     return spreads.length ? round(2 * Math.sqrt(2 * mean(spreads.map((std) => std ** 2))), 2) : null;
   }
 
@@ -119,8 +121,8 @@ window.ZooAdvise = (function () {
     if (!known) {
       notes.push("We have no measurements on such tokens: the order follows the rules alone.");
     } else if (unmeasured) {
-      notes.push(`Encodings without a measurement on such tokens count as ${one(unmeasured)} points behind the best, as `
-        + "no positions do.");
+      notes.push("Encodings without a measurement on such tokens count as "
+        + `${one(unmeasured)} points behind the best, as no positions do.`);
     }
     if (noise !== null) {
       notes.push(`Differences up to ${one(noise)} points are within the spread of single runs over seeds.`);

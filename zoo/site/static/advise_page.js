@@ -25,7 +25,8 @@
     const id = `answer-${question.id}`;
     const whole = Number.isInteger(question.default) && question.id === "side";
     const input = el("input", {
-      type: "number", id, name: question.id, min: low, max: high, step: whole ? 1 : "any", value: question.default, required: true,
+      type: "number", id, name: question.id, min: low, max: high, step: whole ? 1 : "any", value: question.default,
+      required: true,
     });
     return el("div", { "data-question": question.id, class: "field" }, el("label", { for: id }, question.ask), input);
   }
@@ -43,6 +44,9 @@
     return given;
   }
 
+  // Of an encoding, or a row of a table, with what it was extended by.
+  const extended = (one) => (one.extend ? ` with ${EXTENSIONS[one.extend] || one.extend}` : "");
+
   function seeds(count) {
     return count === 1 ? "one seed" : `${count} seeds`;
   }
@@ -53,7 +57,8 @@
     const title = page.tables[result.table].title;
     const behind = result.gap ? `${result.gap.toFixed(2)} behind the best` : "the best";
     const aside = result.counts ? "" : "; not counted";
-    return el("li", null, `Measured: ${result.metric} ${result.mean.toFixed(2)}, ${behind}, ${seeds(result.seeds)} (${title}${aside})`);
+    const value = `${result.metric} ${result.mean.toFixed(2)}`;
+    return el("li", null, `Measured: ${value}, ${behind}, ${seeds(result.seeds)} (${title}${aside})`);
   }
 
   function reasonItem(reason) {
@@ -64,19 +69,23 @@
 
   function triedItem(tried) {
     const options = Object.entries(tried.options).map(([key, value]) => `${key}=${value}`).join(", ");
-    return el("li", null, `With ${options}: ${tried.mean.toFixed(2)} (${page.tables[tried.table].title}, ${seeds(tried.seeds)})`);
+    const title = page.tables[tried.table].title;
+    return el("li", null, `With ${options}: ${tried.mean.toFixed(2)} (${title}, ${seeds(tried.seeds)})`);
   }
 
   function modelItem(model) {
-    return el("li", null, "Model: ", el("a", { href: `models/${model.name}.html` }, model.name), ` (weights: ${model.weights})`);
+    const link = el("a", { href: `models/${model.name}.html` }, model.name);
+    return el("li", null, "Model: ", link, ` (weights: ${model.weights})`);
   }
 
   function encodingItem(one) {
-    const level = one.level_with_first && one.rank > 1 ? el("span", { class: "badge level" }, "level with the first within noise") : null;
-    const extend = one.extend ? ` with ${EXTENSIONS[one.extend] || one.extend}` : "";
+    const level = one.level_with_first && one.rank > 1
+      ? el("span", { class: "badge level" }, "level with the first within noise")
+      : null;
     return el("li", null, el("details", { open: one.rank <= OPEN },
-      el("summary", null, el("span", { class: "rank" }, `${one.rank}.`), " ", el("strong", null, one.encoding), extend,
-        " ", el("span", { class: "points" }, `${signed(one.points, 2)} points`), " ", level),
+      el("summary", null, el("span", { class: "rank" }, `${one.rank}.`), " ",
+        el("strong", null, one.encoding), extended(one), " ",
+        el("span", { class: "points" }, `${signed(one.points, 2)} points`), " ", level),
       el("ul", null,
         ...(one.measured.length ? one.measured.map(measuredItem) : [el("li", null, "Not measured on such tokens")]),
         ...one.options_tried.map(triedItem),
@@ -94,7 +103,7 @@
     const settings = new Map();
     for (const row of one.rows) {
       const options = Object.entries(row.options).map(([key, value]) => `${key}=${value}`).join(", ");
-      const name = row.encoding + (row.extend ? ` with ${EXTENSIONS[row.extend] || row.extend}` : "") + (options ? ` (${options})` : "");
+      const name = row.encoding + extended(row) + (options ? ` (${options})` : "");
       if (!settings.has(name)) settings.set(name, new Map());
       settings.get(name).set(sizeOf(row), row.value.toFixed(2) + (row.std === null ? "" : ` ± ${row.std.toFixed(2)}`));
     }
@@ -122,7 +131,8 @@
     const first = found.ranked[0];
     const measured = found.tables.filter((one) => one.rows.length);
     status.textContent = first
-      ? `${found.ranked.length} encodings ranked, ${found.excluded.length} excluded. First: ${first.encoding}${first.extend ? ` with ${EXTENSIONS[first.extend] || first.extend}` : ""}.`
+      ? `${found.ranked.length} encodings ranked, ${found.excluded.length} excluded. `
+        + `First: ${first.encoding}${extended(first)}.`
       : "Every encoding is excluded by these answers.";
     ranking.replaceChildren(
       el("h2", null, "Ranking"),
@@ -140,13 +150,18 @@
     for (const question of page.questions) {
       const field = form.elements[question.id];
       const value = values.get(question.id);
-      if ("number" in question) field.value = value === null ? question.default : value;
-      else for (const radio of field) radio.checked = radio.value === (value in question.choices ? value : question.default);
+      if ("number" in question) {
+        field.value = value === null ? question.default : value;
+        continue;
+      }
+      const known = value !== null && Object.hasOwn(question.choices, value);
+      for (const radio of field) radio.checked = radio.value === (known ? value : question.default);
     }
     show();
   }
 
-  form.append(...page.questions.map((question) => ("number" in question ? numberField(question) : choiceField(question))));
+  const field = (question) => ("number" in question ? numberField(question) : choiceField(question));
+  form.append(...page.questions.map(field));
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", show);
   window.addEventListener("hashchange", restore);

@@ -18,13 +18,17 @@ window.ZooBias = (function () {
     const heads = el("div", { class: "heads" });
     const body = el("section", { class: "bias", "aria-labelledby": "bias-title", hidden: true },
       el("h3", { id: "bias-title" }, "Position bias of a patch"),
-      el("p", { id: "patch-help" }, "Click a patch, or move with the arrow keys and press Enter: for each head, what its position encoding adds to the attention of that patch to every other one."),
+      el("p", { id: "patch-help" }, "Click a patch, or move with the arrow keys and press Enter: for each head, "
+        + "what its position encoding adds to the attention of that patch to every other one."),
       el("div", { class: "bias-columns" },
         el("div", null, field, place,
           el("div", { class: "field" }, el("label", { for: "patch-layer" }, "Layer"), layer),
           el("div", { class: "choice" }, shared, el("label", { for: "patch-shared" }, "One scale for all heads"))),
         heads));
-    const state = { source: null, rows: 0, columns: 0, row: 0, column: 0, asked: null, answer: null, view: null, turn: 0 };
+    // `row` and `column` are where the keys are; `asked` is the patch of the answer at hand.
+    const state = {
+      source: null, view: null, rows: 0, columns: 0, row: 0, column: 0, asked: null, answer: null, turn: 0,
+    };
 
     function paint() {
       const { source, rows, columns } = state;
@@ -36,14 +40,21 @@ window.ZooBias = (function () {
       const context = canvas.getContext("2d");
       // The view may be larger than the picture, where a border is added.
       const zoom = [canvas.width / (view.x2 - view.x1), canvas.height / (view.y2 - view.y1)];
-      context.drawImage(source.image, -view.x1 * zoom[0], -view.y1 * zoom[1], source.width * zoom[0], source.height * zoom[1]);
+      const place = [-view.x1 * zoom[0], -view.y1 * zoom[1], source.width * zoom[0], source.height * zoom[1]];
+      context.drawImage(source.image, ...place);
       const step = [canvas.width / columns, canvas.height / rows];
       if (Math.min(...step) >= 6) {
         context.strokeStyle = "rgba(255, 255, 255, 0.35)";
         context.lineWidth = 1;
         context.beginPath();
-        for (let x = 1; x < columns; x += 1) { context.moveTo(x * step[0], 0); context.lineTo(x * step[0], canvas.height); }
-        for (let y = 1; y < rows; y += 1) { context.moveTo(0, y * step[1]); context.lineTo(canvas.width, y * step[1]); }
+        for (let x = 1; x < columns; x += 1) {
+          context.moveTo(x * step[0], 0);
+          context.lineTo(x * step[0], canvas.height);
+        }
+        for (let y = 1; y < rows; y += 1) {
+          context.moveTo(0, y * step[1]);
+          context.lineTo(canvas.width, y * step[1]);
+        }
         context.stroke();
       }
       if (state.asked) frame(context, step, state.asked.row, state.asked.column, "#ffd166", 3);
@@ -132,16 +143,14 @@ window.ZooBias = (function () {
         if (!found[head]) return el("p", null, `Head ${head + 1} adds no bias of positions.`);
         const { low, high, row, column } = found[head];
         const range = shared.checked ? whole : found[head];
-        const map = el("canvas", {
-          class: "map", role: "img",
-          "aria-label": `Head ${head + 1}: bias from ${heat.number(low)} to ${heat.number(high)}, greatest in ${named(row, column)}`,
-        });
+        const words = `bias from ${heat.number(low)} to ${heat.number(high)}, greatest in ${named(row, column)}`;
+        const map = el("canvas", { class: "map", role: "img", "aria-label": `Head ${head + 1}: ${words}` });
         heat.draw(map, grid, range.low, range.high);
         const bar = el("canvas", { class: "scale", "aria-hidden": "true" });
         heat.legend(bar);
+        const ends = [range.low, range.high].map((end) => el("span", null, heat.number(end)));
         return el("figure", { class: "head" },
-          el("figcaption", null, `Head ${head + 1}`), map, bar,
-          el("span", { class: "ends" }, el("span", null, heat.number(range.low)), el("span", null, heat.number(range.high))));
+          el("figcaption", null, `Head ${head + 1}`), map, bar, el("span", { class: "ends" }, ...ends));
       }));
     }
 
@@ -176,7 +185,10 @@ window.ZooBias = (function () {
       body,
       // Another picture or size: the same place of the picture is asked for again, the middle at first.
       async update(source, answer, size) {
-        const before = state.asked && state.rows ? [(state.asked.row + 0.5) / state.rows, (state.asked.column + 0.5) / state.columns] : [0.5, 0.5];
+        const { asked } = state;
+        const before = asked
+          ? [(asked.row + 0.5) / state.rows, (asked.column + 0.5) / state.columns]
+          : [0.5, 0.5];
         Object.assign(state, { source, view: answer.view ? inPixels(answer, source) : null });
         const side = patch ? Math.max(Math.floor(size / patch), 1) : 1;
         const [rows, columns] = answer.grid || [side, side];

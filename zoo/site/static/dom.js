@@ -15,15 +15,16 @@ window.ZooDom = (function () {
   }
 
   // A table with a caption, in a box that scrolls by itself.
-  function table(caption, head, rows, options) {
-    const body = rows.map((row) =>
-      el("tr", null, ...row.map((cell, column) =>
-        column ? el("td", { class: typeof cell === "number" || /^[-+\d.,% ±]+$/.test(cell) ? "number" : null }, `${cell}`)
-          : el("th", { scope: "row" }, cell))));
+  function table(caption, head, rows) {
+    const kind = (cell) => (/^[-+\d.,% ±]+$/.test(cell) ? "number" : null);
+    const body = rows.map(([first, ...rest]) => el("tr", null,
+      el("th", { scope: "row" }, first),
+      ...rest.map((cell) => el("td", { class: kind(cell) }, cell))));
     const made = el("table", { class: "numbers" }, el("caption", null, caption),
       el("thead", null, el("tr", null, ...head.map((words) => el("th", { scope: "col" }, words)))),
       el("tbody", null, ...body));
-    return el("div", { class: "scroll", role: "group", tabindex: "0", "aria-label": `Table: ${caption}`, ...options }, made);
+    const box = { class: "scroll", role: "group", tabindex: "0", "aria-label": `Table: ${caption}` };
+    return el("div", box, made);
   }
 
   // The part of the address after "#", as a map; it survives a reload and can be sent to others.

@@ -44,7 +44,8 @@ window.ZooHeat = (function () {
   // Two or three digits that tell numbers of any size apart.
   function number(value) {
     const size = Math.abs(value);
-    const text = size !== 0 && (size < 0.01 || size >= 10000) ? value.toExponential(1) : value.toFixed(size < 10 ? 2 : 1);
+    const extreme = size !== 0 && (size < 0.01 || size >= 10000);
+    const text = extreme ? value.toExponential(1) : value.toFixed(size < 10 ? 2 : 1);
     return text.replace("-", "−");
   }
 

@@ -9,7 +9,8 @@ window.ZooResults = (function () {
     const items = found.map((one) => {
       const bar = el("span", { class: "bar-track", "aria-hidden": "true" }, el("span", { class: "fill" }));
       bar.firstChild.style.width = `${Math.min(Math.max(100 * one.score, 0), 100)}%`;
-      return el("li", null, el("span", { class: "class-name" }, one.label), el("span", { class: "number" }, percent(one.score)), bar);
+      const score = el("span", { class: "number" }, percent(one.score));
+      return el("li", null, el("span", { class: "class-name" }, one.label), score, bar);
     });
     return el("ol", { class: "classes", "aria-label": "Classes, likeliest first" }, ...items);
   }
@@ -26,10 +27,14 @@ window.ZooResults = (function () {
   function boxes(answer, source) {
     const labels = [...new Set(answer.boxes.map((one) => one.label))];
     const colour = (label) => COLOURS[labels.indexOf(label) % COLOURS.length];
-    const rows = answer.boxes.map((one) => [one.label, percent(one.score), ...[one.x1, one.y1, one.x2, one.y2].map((side) => `${Math.round(side)}`)]);
-    const words = answer.boxes.length ? table(count(answer.boxes), ["Class", "Score", "Left", "Top", "Right", "Bottom"], rows) : el("p", null, "No objects found.");
+    const sides = (one) => [one.x1, one.y1, one.x2, one.y2].map((side) => `${Math.round(side)}`);
+    const rows = answer.boxes.map((one) => [one.label, percent(one.score), ...sides(one)]);
+    const words = rows.length
+      ? table(count(rows), ["Class", "Score", "Left", "Top", "Right", "Bottom"], rows)
+      : el("p", null, "No objects found.");
     if (!source) return [words];
-    const canvas = el("canvas", { class: "boxes", role: "img", "aria-label": `The picture: ${count(answer.boxes)}; the table after it lists them` });
+    const about = `The picture: ${count(rows)}; the table after it lists them`;
+    const canvas = el("canvas", { class: "boxes", role: "img", "aria-label": about });
     const scale = Math.min(1, 960 / Math.max(answer.width, answer.height));
     canvas.width = Math.max(Math.round(answer.width * scale), 1);
     canvas.height = Math.max(Math.round(answer.height * scale), 1);
@@ -70,14 +75,18 @@ window.ZooResults = (function () {
   }
 
   const hasBoxes = (answer) => answer.kind === "boxes" || Boolean(answer.boxes && answer.boxes.length);
-  const PICTURES = { points: "The cloud in the colours of its classes", scene: "The scene with the boxes that were found" };
+  const PICTURES = {
+    points: "The cloud in the colours of its classes",
+    scene: "The scene with the boxes that were found",
+  };
 
   // `own` is the picture as the browser decoded it, `served` that of the server.
   function show(target, answer, own, served) {
     const parts = [];
     const source = served || own;
     if (served && !hasBoxes(answer)) {
-      parts.push(el("img", { class: "answer", src: answer.picture, alt: PICTURES[answer.kind] || "A picture of the input" }));
+      const alt = PICTURES[answer.kind] || "A picture of the input";
+      parts.push(el("img", { class: "answer", src: answer.picture, alt }));
     }
     if (answer.note) parts.push(el("p", { class: "note" }, answer.note));
     if (answer.kind === "scene") parts.push(objects(answer.classes));
@@ -96,8 +105,9 @@ window.ZooResults = (function () {
     const time = `${Math.round(answer.milliseconds)} ms`;
     const size = answer.size ? ` at ${answer.size} px` : "";
     if (answer.kind === "scene") return `${count(answer.classes)}, in ${time}`;
-    if (answer.classes && answer.classes.length) return `${answer.classes[0].label}, ${percent(answer.classes[0].score)}${size}, in ${time}`;
     if (hasBoxes(answer)) return `${count(answer.boxes)}${size}, in ${time}`;
+    const [best] = answer.classes || [];
+    if (best) return `${best.label}, ${percent(best.score)}${size}, in ${time}`;
     return `Answered${size} in ${time}`;
   }
 

@@ -67,7 +67,8 @@
 
   function sizeField() {
     const near = sizes.indexOf(model.default_size);
-    const slider = el("input", { type: "range", id: "size", min: 0, max: sizes.length - 1, step: 1, value: near < 0 ? 0 : near });
+    const range = { min: 0, max: sizes.length - 1, step: 1, value: Math.max(near, 0) };
+    const slider = el("input", { type: "range", id: "size", ...range });
     const output = el("output", { for: "size" });
     const field = el("div", { class: "field" }, el("label", { for: "size" }, "Resolution ", output), slider);
     const value = () => sizes[Number(slider.value)];
