@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from site_api import SAMPLES
 from site_browser import chromium, new_page, page, site  # noqa: F401
 
 
@@ -31,7 +32,7 @@ def test_classes_sizes_and_bias(page, address):  # noqa: F811
     open_panel(page, address, "pape-vit-t-imagenette")
     page.click(".samples button:has-text('golf ball')")
     page.wait_for_selector(".class-name")
-    predicted = zoo.predictor("pape-vit-t-imagenette")("samples/golf_ball.jpg")
+    predicted = zoo.predictor("pape-vit-t-imagenette")(SAMPLES / "golf_ball.jpg")
     assert page.text_content(".class-name") == predicted.labels[0] == "golf ball"
     assert page.locator(".classes .number").first.text_content() == f"{100 * predicted.scores[0]:.1f} %"
     page.wait_for_selector(".map")
