@@ -37,6 +37,7 @@ COMMANDS = {
     "encodings": "zoo.cli.encodings:encodings",
     "advise": "zoo.cli.advise:advise",
     "doctor": "zoo.cli.doctor:doctor",
+    "browse": "zoo.cli.browse:browse",
 }
 
 # typer may carry click inside; its own class leads to the base of usage errors wherever that lives.
