@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,6 @@ from PIL import Image
 from video_files import write_video
 
 ROOT = Path(__file__).resolve().parent.parent
-CLASSES = ("dark", "bright")
 
 
 def _picture(path: Path) -> None:
@@ -36,6 +36,14 @@ def _pictures(path: Path) -> None:
 def _labelled(path: Path) -> None:
     """Parquet, some pictures of two classes."""
     training_toys.write_toys(path, train=16, validation=8)
+
+
+def _of_imagenette(path: Path) -> None:
+    """The same, with the classes of Imagenette."""
+    names = json.loads((ROOT / "hub_cards/pape-vit-n-imagenette/config.json").read_text())["labels"]
+    for split in ("train", "validation"):
+        records = [(training_toys.toy_picture(i % 2, i, (32, 32)), i % 2) for i in range(8)]
+        training_toys.write_parquet(path / f"{split}.parquet", records, names)
 
 
 def _boxes(path: Path) -> None:
@@ -130,7 +138,7 @@ MADE: dict[str, Callable[[Path], None]] = {
     "slide.jpg": _picture,
     "photos": _pictures,
     "DIR": _labelled,
-    "IMAGENETTE": _labelled,
+    "IMAGENETTE": _of_imagenette,
     "BCCD": _boxes,
     "PHOTOS": _class_folders,
     "IMAGENET": _split_class_folders,

@@ -209,6 +209,17 @@ def test_video_at_sizes_rates_and_lengths_never_traced(tmp_path):
         exported(inputs, torch.tensor([5, 0, 5]))
 
 
+def test_detector_of_torch_export(tmp_path):
+    model, path = detector(pyramid="simple"), tmp_path / "detector.pt2"
+    assert zoo.export(model, path).compared[-1] == (3, 3, 48, 32)
+    exported = zoo.load(f"trusted:{path}")
+    for shape in [(1, 3, 32, 32), (2, 3, 72, 40)]:
+        with torch.inference_mode():
+            assert (exported(noise(*shape)).tensor[..., 4] - model(noise(*shape)).tensor[..., 4]).abs().max() < TOLERANCE
+    with pytest.raises(DataError, match="does not take images of 1 x 3 x 24 x 24"):
+        exported(noise(1, 3, 24, 24))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("attention", "pool"), [("divided", "token"), ("divided", "mean"), ("factorised", "token")])
 @pytest.mark.parametrize("unit", [None, 0.125])

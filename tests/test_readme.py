@@ -60,7 +60,7 @@ class Desk:
         made = next((words[i + 1] for i, word in enumerate(words) if word in OUTPUTS), None)
         for word in words:
             if word != made:
-                self._provide(word.removeprefix("local-dir:").rstrip("/"), request)
+                self._provide(re.sub("^(local-dir|trusted):", "", word).rstrip("/"), request)
         if made is not None and (self.folder / made).is_dir():
             shutil.rmtree(self.folder / made)
         for old, new in way.swap:
@@ -107,10 +107,17 @@ def call(arguments: list[str], answers: str = "") -> tuple[int, str, str]:
     output, errors = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         patch.setattr(sys, "argv", ["zoo", *arguments])
+        patch.setattr("webbrowser.open", lambda address: True)
+        patch.setattr("http.server.ThreadingHTTPServer.serve_forever", interrupted)
         patch.setattr(sys, "stdin", Prompt(answers) if answers else io.StringIO())
         with pytest.raises(SystemExit) as stop:
             main()
     return int(stop.value.code or 0), output.getvalue(), errors.getvalue()
+
+
+def interrupted(server: Any) -> None:
+    """Ctrl-C, as soon as it would wait for requests."""
+    raise KeyboardInterrupt
 
 
 def understand(words: tuple[str, ...], *, whole: bool = True) -> None:
