@@ -65,10 +65,13 @@ def test_custom_encoding(tmp_path: Path) -> None:
         assert reach[name][1] < 1.5 * reach[name][0] < reach["none"][0]
 
 
-def test_every_example_is_run() -> None:
-    tested = {"adapt_timm.py", "predict.py", "finetune_head.py", "custom_encoding.py", "driving_frame.py"}
-    tested |= {"bccd_cells.py", "export_onnx.py", "publish.py"}
-    assert {path.name for path in (ROOT / "examples").glob("*.py")} == tested
+def test_every_example_is_run_and_listed() -> None:
+    here = {path.name for path in (ROOT / "examples").glob("*.py")}
+    tests = "".join((ROOT / "tests" / name).read_text() for name in ("test_examples.py", "test_examples_more.py"))
+    assert set(re.findall(r"\brun(?:_example)?\(\s*\"(\w+\.py)\"", tests)) == here
+    index = (ROOT / "examples" / "README.md").read_text()
+    listed = re.findall(r"^\| `(\w+\.py)` \| \S", index, re.MULTILINE)
+    assert len(listed) == len(set(listed)) and set(listed) == here
 
 
 @NEED_WEIGHTS

@@ -215,7 +215,9 @@ def test_detector_of_torch_export(tmp_path):
     exported = zoo.load(f"trusted:{path}")
     for shape in [(1, 3, 32, 32), (2, 3, 72, 40)]:
         with torch.inference_mode():
-            assert (exported(noise(*shape)).tensor[..., 4] - model(noise(*shape)).tensor[..., 4]).abs().max() < TOLERANCE
+            assert (
+                exported(noise(*shape)).tensor[..., 4] - model(noise(*shape)).tensor[..., 4]
+            ).abs().max() < TOLERANCE
     with pytest.raises(DataError, match="does not take images of 1 x 3 x 24 x 24"):
         exported(noise(1, 3, 24, 24))
 
