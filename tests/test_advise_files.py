@@ -28,7 +28,7 @@ def package(tmp_path, monkeypatch):
 def test_the_wheel_holds_what_is_looked_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     included = project["wheel"]["force-include"]
-    assert {Path(source).name for source in included} == {"comparison.json", "speed.json"}
+    assert {Path(source).name for source in included} == {"comparison.json", "speed.json", "reproduce"}
     for source, target in included.items():
         assert (ROOT / source) == measurements.measured_file(Path(source).name, "a file")
         assert Path(target) == Path("hub_cards") / Path(source).name

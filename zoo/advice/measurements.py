@@ -1,4 +1,4 @@
-"""Our own measurements, read when asked for from `comparison.json` and the records of `hub_cards`. Imports no torch.
+"""Our own measurements, read when asked for: `comparison.json`, `reproduce/`, records of `hub_cards`. Imports no torch.
 
 A table of `rules.yaml` becomes rows of plain data, one for each number: encoding, options of the encoding, extension,
 size, condition, metric, value, standard deviation and number of seeds where there are several, and `kind`: `"trained"`
@@ -21,7 +21,7 @@ from zoo.advice.rules import load_rules
 from zoo.cards import read_record
 from zoo.errors import ConfigError
 
-__all__ = ["comparison", "comparison_path", "measured", "measured_file", "tables"]
+__all__ = ["comparison", "comparison_path", "measured", "measured_file", "reproduced", "tables"]
 
 # Keys of a training recipe that do not change what is learned.
 _FREE = ("workers", "compile", "checkpoint_every", "checkpoint_seconds", "log_every")
@@ -33,7 +33,7 @@ def comparison_path() -> Path:
 
 
 def measured_file(name: str, what: str) -> Path:
-    """Where a file of measurements is: in the installed package `hub_cards`, in a checkout in `docs`.
+    """Where a file or folder of measurements is: in the installed package `hub_cards`, in a checkout in `docs`.
 
     Args:
         name: Of the file.
@@ -45,7 +45,7 @@ def measured_file(name: str, what: str) -> Path:
     package = Path(next(iter(importlib.import_module("hub_cards").__path__)))
     places = (package / name, package.parent / "docs" / name)
     for path in places:
-        if path.is_file():
+        if path.exists():
             return path
     looked = " and ".join(map(str, places))
     raise ConfigError(f"{what} is not in this installation (looked for {looked})")
@@ -64,6 +64,23 @@ def comparison() -> list[dict[str, Any]]:
         return [dict(row) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
+
+
+@functools.cache
+def reproduced() -> dict[str, list[dict[str, Any]]]:
+    """The rows of every table that `zoo reproduce` has made for this project, by name; not to be changed.
+
+    Raises:
+        ConfigError: If they are missing, or a file is damaged.
+    """
+    folder, found = measured_file("reproduce", "what was reproduced"), {}
+    for path in sorted(folder.glob("*/results.json")):
+        try:
+            rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+            found[path.parent.name] = [dict(row) for row in rows]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"cannot read {path}: {error}") from None
+    return found
 
 
 @functools.cache
@@ -91,6 +108,8 @@ def measured(tokens: str) -> list[dict[str, Any]]:
 def _rows(table: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     if table.get("comparison"):
         return _of_comparison(), []
+    if "reproduction" in table:
+        return _of_reproduction(reproduced().get(table["reproduction"], []), table), []
     metrics = [table["metric"], *([table["turned"]] if "turned" in table else [])]
     if "card" in table:
         record = _records().get(table["card"], {"comparison": []})
@@ -127,6 +146,45 @@ def _of_comparison() -> list[dict[str, Any]]:
             for size, number in row["top1"].items()
         ]
     return rows
+
+
+def _of_reproduction(found: list[dict[str, Any]], table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of `zoo reproduce`; what sets a run apart beside its encoding, such as other ids, is an option of it."""
+    rows, metric = [], table["metric"]
+    settings = [_flat(row["settings"]) for row in found]
+    for row, own in zip(found, settings, strict=True):
+        given, trained = row["model_options"], min(int(size) for other in found for size in other[metric])
+        apart = {
+            key: value
+            for key, value in own.items()
+            if any(other.get(key) != value for other in settings)
+            and (key, value) not in table.get("default", {}).items()
+        }
+        rows += [
+            {
+                "encoding": given.get("encoding", registry.entry(row["model"]).encoding),
+                "options": {**given.get("encoding_options", {}), **apart},
+                "extend": None if row["extend"] == "none" else row["extend"],
+                "model": row["model"],
+                "size": int(size),
+                "times": int(size) / trained,
+                "condition": row["conditions"][size],
+                "metric": metric,
+                "kind": "trained" if int(size) == trained else "changed",
+                "value": number["mean"],
+                "std": number["std"],
+                "seeds": len(row["seeds"]),
+            }
+            for size, number in row[metric].items()
+        ]
+    return rows
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Recipe keys, and those of the data set beside them."""
+    return {key: value for key, value in settings.items() if key != "dataset_options"} | dict(
+        settings.get("dataset_options", {})
+    )
 
 
 def _of_cards(found: Iterable[tuple[str, list[dict[str, Any]]]], metrics: list[str]) -> list[dict[str, Any]]:

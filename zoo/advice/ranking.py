@@ -100,7 +100,7 @@ def advise(
                 "source": known_of[name]["source"],
             }
         )
-    ranked.sort(key=lambda one: (-one["points"], not one["measured"], one["encoding"]))  # Measured before unmeasured.
+    ranked.sort(key=lambda one: (-one["points"], not _counts(one), one["encoding"]))  # Measured before unmeasured.
     noise = _noise(counted, answers)
     for rank, one in enumerate(ranked, 1):
         one["rank"] = rank
@@ -111,7 +111,7 @@ def advise(
         "ranked": ranked,
         "excluded": excluded,
         "tables": measured(tokens),
-        "notes": _notes(answers, gaps, unmeasured, noise),
+        "notes": [*_notes(answers, gaps, unmeasured, noise), *_missing(measured(tokens))],
     }
 
 
@@ -194,7 +194,12 @@ def _options_tried(name: str, answers: Mapping[str, Any]) -> list[dict[str, Any]
 
 def _noise(found: Iterable[Mapping[str, Any]], answers: Mapping[str, Any]) -> float | None:
     """Two standard deviations of the difference of two single runs, where there are spreads over seeds."""
-    spreads = [row["std"] for table in found for row in _counted(table, answers) if row["std"] is not None]
+    spreads = [  # Of likelihoods in percent, as their gaps are.
+        100 * row["std"] / abs(row["value"]) if table["lower"] else row["std"]
+        for table in found
+        for row in _counted(table, answers)
+        if row["std"] is not None
+    ]
     return round(2 * math.sqrt(2 * _mean(std**2 for std in spreads)), 2) if spreads else None
 
 
@@ -219,6 +224,14 @@ def _notes(
     if answers["phase"] == "inference":
         notes.append("Only encodings whose weights exist are left; `zoo.load` cannot change the encoding of weights.")
     return notes
+
+
+def _counts(one: Mapping[str, Any]) -> bool:
+    return any(result["counts"] for result in one["measured"])
+
+
+def _missing(tables: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [f"Not measured so far: {table['title']}." for table in tables if not table["rows"]]
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -19,7 +19,7 @@ _KEYS: dict[str, tuple[set[str], set[str]]] = {
     "questions": ({"id", "ask"}, {"default", "choices", "number", "only"}),
     "tables": (
         {"id", "title", "tokens", "metric"},
-        {"comparison", "cards", "card", "models", "turned", "lower", "caveat", "shown_only"},
+        {"comparison", "reproduction", "default", "cards", "card", "models", "turned", "lower", "caveat", "shown_only"},
     ),
     "rules": ({"id", "encoding", "reason", "source"}, {"answers", "exclude", "points"}),
 }

@@ -97,7 +97,8 @@ def _details(one: dict[str, Any], tables: dict[str, Any]) -> list[str]:
     for result in one["measured"]:
         table = tables[result["table"]]
         metric = result["metric"]
-        behind = f", {result['gap']:.2f} behind the best" if result["gap"] else ", the best"
+        unit = " %" if table["lower"] else ""
+        behind = f", {result['gap']:.2f}{unit} behind the best" if result["gap"] else ", the best"
         aside = "" if result["counts"] else "; not counted"
         lines.append(f"measured: {metric} {result['mean']:.2f}{behind}, {_seeds(result)} ({table['title']}{aside})")
     if not one["measured"]:

@@ -10,11 +10,11 @@ from zoo.advice.measurements import comparison, measured_file
 from zoo.errors import ConfigError
 from zoo.site.charts import Series, bar_chart, line_chart, swatch
 from zoo.site.markup import Html, fill, join, scroll, tag
+from zoo.site.reproductions import EXTENSIONS, not_measured, number, reproductions
 from zoo.site.shell import page
 
 __all__ = ["measurements_page", "read_speed"]
 
-EXTENSIONS = {"pi": "position interpolation", "ntk": "NTK scaling", "yarn": "YaRN", "rescale": "rescaling"}
 # Settings that are drawn at first: (name, extension).
 FIRST = (
     ("pape", "none"),
@@ -29,7 +29,7 @@ FIRST = (
 
 
 def measurements_page() -> str:
-    """The page, from `docs/comparison.json` and `docs/speed.json`.
+    """The page, from `docs/comparison.json`, `docs/reproduce` and `docs/speed.json`.
 
     Raises:
         ConfigError: If one of them is missing or damaged.
@@ -58,6 +58,8 @@ def measurements_page() -> str:
             for one in sorted(series, key=lambda one: one.style)
         ),
         table=scroll("Table: accuracy against resolution", _table(drawn, sizes)),
+        reproduced=reproductions(),
+        missing=_missing(not_measured()),
         speed=join(_ratios(one) for one in speed["ratios"]),
         times=scroll("Table: times", _times(speed["times"])),
         speed_source=speed["source"],
@@ -113,16 +115,14 @@ def _table(drawn: Sequence[tuple[Mapping[str, Any], int]], sizes: Sequence[int])
     for row, style in drawn:
         box = tag("input", type="checkbox", data_series=_key(row), checked=_first(row))
         named = tag("th", tag("label", box, swatch(style), tag("span", _name(row))), scope="row")
-        cells = [tag("td", _number(row["top1"].get(str(size))), class_="number") for size in sizes]
+        cells = [tag("td", number(row["top1"].get(str(size))), class_="number") for size in sizes]
         rows.append(tag("tr", named, tag("td", len(row["seeds"]), class_="number"), *cells))
     caption = tag("caption", "Top-1 accuracy in percent, mean ± standard deviation over seeds; ticked rows are drawn")
     return tag("table", caption, tag("thead", tag("tr", *head)), tag("tbody", *rows), class_="numbers", id="settings")
 
 
-def _number(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return ""
-    return f"{found['mean']:.1f}" + ("" if found["std"] is None else f" ± {found['std']:.1f}")
+def _missing(names: Sequence[str]) -> str:
+    return f"Not measured so far: {', '.join(names)}." if names else ""
 
 
 def _ratios(one: Mapping[str, Any]) -> Html:

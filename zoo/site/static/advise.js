@@ -108,10 +108,14 @@ window.ZooAdvise = (function () {
     return tried;
   }
 
+  const missing = (tables) => tables.filter((table) => !table.rows.length).map(
+    (table) => `Not measured so far: ${table.title}.`);
+
   // Two standard deviations of the difference of two single runs, where there are spreads over seeds.
   function noiseOf(tables, answers) {
-    const rows = tables.flatMap((table) => counted(table, answers));
-    const spreads = rows.map((row) => row.std).filter((std) => std !== null);
+    // Of likelihoods in percent, as their gaps are.
+    const spreads = tables.flatMap((table) => counted(table, answers).filter((row) => row.std !== null).map(
+      (row) => (table.lower ? (100 * row.std) / Math.abs(row.value) : row.std)));
     return spreads.length ? round(2 * Math.sqrt(2 * mean(spreads.map((std) => std ** 2))), 2) : null;
   }
 
@@ -186,14 +190,16 @@ window.ZooAdvise = (function () {
       };
     });
     const byName = (a, b) => (a.encoding < b.encoding ? -1 : 1);
-    ranked.sort((a, b) => b.points - a.points || !a.measured.length - !b.measured.length || byName(a, b));
+    const counts = (one) => one.measured.some((result) => result.counts);
+    ranked.sort((a, b) => b.points - a.points || counts(b) - counts(a) || byName(a, b));
     const noise = noiseOf(counting, answers);
     ranked.forEach((one, place) => {
       one.rank = place + 1;
       one.level_with_first = noise === null ? null : ranked[0].points - one.points <= noise;
     });
     const some = known.some((table) => table.size > 0);
-    return { answers, assumed, ranked, excluded, tables, notes: notesOf(answers, some, unmeasured, noise) };
+    const notes = notesOf(answers, some, unmeasured, noise).concat(missing(tables));
+    return { answers, assumed, ranked, excluded, tables, notes };
   }
 
   return { advise, round };

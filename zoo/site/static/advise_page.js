@@ -54,8 +54,8 @@
   const signed = (value, digits) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(digits);
 
   function measuredItem(result) {
-    const title = page.tables[result.table].title;
-    const behind = result.gap ? `${result.gap.toFixed(2)} behind the best` : "the best";
+    const { title, lower } = page.tables[result.table];
+    const behind = result.gap ? `${result.gap.toFixed(2)}${lower ? " %" : ""} behind the best` : "the best";
     const aside = result.counts ? "" : "; not counted";
     const value = `${result.metric} ${result.mean.toFixed(2)}`;
     return el("li", null, `Measured: ${value}, ${behind}, ${seeds(result.seeds)} (${title}${aside})`);
