@@ -41,7 +41,16 @@ def swatch(style: int) -> Html:
     return tag("svg", line, dot, class_=f"swatch {_colour(style)}", viewBox="0 0 28 14", aria_hidden="true")
 
 
-def line_chart(series: Sequence[Series], *, name: str, title: str, about: str, x_label: str, y_label: str) -> Html:
+def line_chart(
+    series: Sequence[Series],
+    *,
+    name: str,
+    title: str,
+    about: str,
+    x_label: str,
+    y_label: str,
+    step: float | None = None,
+) -> Html:
     """Lines over a common axis.
 
     Args:
@@ -51,10 +60,11 @@ def line_chart(series: Sequence[Series], *, name: str, title: str, about: str, x
         about: What it shows, for the same.
         x_label: Below the horizontal axis.
         y_label: Above the vertical axis.
+        step: From one horizontal line to the next; by default 5 or 10, which suits percentages.
     """
     height, top, bottom = 400, 34, 46
     places = sorted({place for one in series for place in one.values})
-    low, high = _bounds([value for one in series for value in one.values.values()])
+    low, high = _bounds([value for one in series for value in one.values.values()], step)
     span = (places[-1] - places[0]) or 1.0
 
     def x_of(place: float) -> float:
@@ -64,7 +74,7 @@ def line_chart(series: Sequence[Series], *, name: str, title: str, about: str, x
         return round(top + (high - value) / (high - low) * (height - top - bottom), 1)
 
     parts = [tag("text", y_label, x=4, y=16, class_="label")]
-    for tick in _ticks(low, high):
+    for tick in _ticks(low, high, step):
         parts.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y_of(tick), y2=y_of(tick), class_="grid"))
         parts.append(tag("text", f"{tick:g}", x=_LEFT - 8, y=y_of(tick) + 4, text_anchor="end"))
     for place in places:
@@ -139,13 +149,13 @@ def _dash(style: int) -> str | None:
     return _DASHES[style // COLOURS % len(_DASHES)]
 
 
-def _bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Multiples of ten around all values; of a narrow range multiples of five."""
-    unit = 10 if max(values) - min(values) > 20 else 5
+def _bounds(values: Sequence[float], step: float | None) -> tuple[float, float]:
+    """Multiples of the step around all values: of ten, of a narrow range of five."""
+    unit = step or (10 if max(values) - min(values) > 20 else 5)
     low, high = unit * (min(values) // unit), unit * -(-max(values) // unit)
     return low, max(high, low + unit)
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    step = 10 if high - low > 25 else 5
-    return [low + step * number for number in range(int((high - low) / step) + 1)]
+def _ticks(low: float, high: float, step: float | None) -> list[float]:
+    step = step or (10 if high - low > 25 else 5)
+    return [low + step * number for number in range(round((high - low) / step) + 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,9 +62,10 @@ def _section(name: str, rows: Sequence[Mapping[str, Any]]) -> Html:
         series,
         name=f"reproduced-{name}",
         title=f"{name}: {heading(metric)} against length, by setting",
-        about=f"Trained at {sizes[0]}, measured up to {sizes[-1]} {sized}. The table below has every number.",
+        about=f"Trained at {sizes[0]}, measured up to {sizes[-1]} ({sized}). The table below has every number.",
         x_label=sized[0].upper() + sized[1:],
         y_label=f"{named} ({unit(metric)}), {better} is better",
+        step=_step([value for one in series for value in one.values.values()]) if unit(metric) == "nats" else None,
     )
     return join(
         [
@@ -91,7 +93,7 @@ def _section(name: str, rows: Sequence[Mapping[str, Any]]) -> Html:
 def _words(about: About | None, rows: Sequence[Mapping[str, Any]], trained: int, sized: str) -> Html:
     devices = ", ".join(sorted({str(row["training"]["device"]) for row in rows}))
     split = rows[0]["split"]
-    said = f"Trained at {trained:,} {sized}, on {devices}; measured on {rows[0]['dataset']}, split {split}. "
+    said = f"Trained at {trained:,} ({sized}), on {devices}; measured on {rows[0]['dataset']}, split {split}. "
     if about is None:
         return tag("p", said)
     return tag("p", f"{about.reproduces}. {said}{' '.join(about.difference.split())}")
@@ -120,6 +122,13 @@ def _table(rows: Sequence[Mapping[str, Any]], metric: str, sizes: Sequence[int],
 def _name(row: Mapping[str, Any]) -> str:
     extend = row["extend"]
     return str(row["name"]) + ("" if extend == "none" else f" with {EXTENSIONS.get(extend, extend)}")
+
+
+def _step(values: Sequence[float]) -> float:
+    """A round number that the range has four times or more, as 0.01, 0.02 or 0.05."""
+    span = max(max(values) - min(values), 1e-3)
+    scale = 10.0 ** math.floor(math.log10(span / 4))
+    return max(scale * factor for factor in (1, 2, 5) if 4 * scale * factor <= span * 1.000001)
 
 
 def _is_metric(value: Any) -> bool:
