@@ -24,10 +24,12 @@ def usage(entry: Entry, record: Mapping[str, Any]) -> str:
             f"```bash\n{record['weights']['command']}\n{shell}\n```\n\n"
             f'```python\nimport zoo\n\nmodel = zoo.load("{entry.name}", pretrained=False)   # architecture alone\n```'
         )
+    new_head = ", num_classes=7)   # to fine-tune: same body, new head"
+    own = ")   # the network: logits of the token after each token" if entry.task == "generation" else new_head
     return (
         f"```bash\n{shell}\n```\n\n"
         f"```python\nimport zoo\n\n{python}\n\n"
-        f'model = zoo.load("{entry.name}", num_classes=7)   # to fine-tune: same body, new head\n```'
+        f'model = zoo.load("{entry.name}"{own}\n```'
     )
 
 

@@ -75,6 +75,9 @@ LARGE_SIZES = {
 }
 LARGE_ENCODINGS = ("pape", "rope", "pope")
 
+# Names whose weights come with the package.
+EMBEDDED = ("pope-decoder-t-jsb",)
+
 
 def text_options(encoding: str, length: int) -> dict[str, Any]:
     """Options of an encoding for text: the frequency ladders of language models, and a table that does not stretch.
@@ -143,7 +146,10 @@ def presets() -> Iterator[dict[str, Any]]:
                 named.append((f"{encoding}-decoder-s-index-paper", PAPER_SIZE))
             for name, sizes in named:
                 made = config(name, encoding=encoding, sizes=sizes, vocabulary=vocabulary, data=data)
-                yield {"name": name, "weights": "none", "config": made}
+                entry: dict[str, Any] = {"name": name, "weights": "none", "config": made}
+                if kind == "jsb":
+                    entry["command"] = f"zoo train jsb --model {name} --data jsb_chorales.npz"
+                yield entry | ({"weights": "embedded"} if name in EMBEDDED else {})
     for kind, (vocabulary, data, names) in LARGE.items():
         for encoding in LARGE_ENCODINGS:
             for size in names:
