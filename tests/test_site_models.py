@@ -276,6 +276,16 @@ def test_one_prediction_at_a_time(tmp_path, monkeypatch):
         assert client.post("/api/predict?model=pape-vit-n-imagenette", PICTURE).status == 200
 
 
+def test_nothing_is_predicted_that_nobody_waits_for(monkeypatch):
+    one = Predictor()
+    monkeypatch.setattr(predictor_module, "run_file", lambda *_: pytest.fail("ran"))
+    monkeypatch.setattr(predictor_module, "patch_bias", lambda *_: pytest.fail("ran"))
+    for ask in (one.predict, lambda *given, **options: one.bias(*given, row=0, col=0, layer=0, **options)):
+        with pytest.raises(predictor_module.Busy, match="nobody waits"):
+            ask("pape-vit-n-imagenette", PICTURE, wanted=lambda: False)
+    assert not one._lock.locked()
+
+
 def test_many_at_once_get_the_same_answers(toys):
     names = ["with", "without", "both"]
     expected = {name: toys.post(f"/api/predict?model={name}", PICTURE).json["classes"] for name in names}
