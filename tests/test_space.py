@@ -54,7 +54,7 @@ def church(tmp_path):
 
 def requirements(path: Path) -> list[str]:
     lines = path.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line and not line.startswith(("#", "--"))]
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def test_front_matter_is_that_of_a_space():
