@@ -21,7 +21,7 @@ from zoo.config_file import SCHEMA_VERSION, check_config
 from zoo.encodings import EXTENSION_OPTIONS, encoding_class, split_name, split_options
 from zoo.encodings.extension import needs_extent
 from zoo.errors import ConfigError, WeightsError
-from zoo.sources import Source, locate, verify
+from zoo.sources import Source, is_exported, locate, verify
 
 __all__ = ["LoadReport", "adapt_channels", "load", "save"]
 
@@ -73,7 +73,8 @@ def load(
     """Loads a model in eval mode.
 
     Args:
-        name: A registered name, `"hf-hub:org/repo[@revision]"` or `"local-dir:path"`.
+        name: A registered name, `"hf-hub:org/repo[@revision]"` or `"local-dir:path"`; or a file that `zoo.export`
+            wrote, `"path.onnx"` or `"trusted:path.pt2"`, which becomes a `zoo.export.run.ExportedModel`.
         pretrained: With weights. `False` builds the architecture with random weights.
         device: Where to; the CPU by default.
         dtype: Of the parameters: float32 by default, whatever the file holds.
@@ -97,6 +98,10 @@ def load(
         WeightsError: If weights are absent, damaged, not finite, unsafe, or do not fit.
     """
     target_device, target_dtype = _device(device), _dtype(dtype)
+    if is_exported(name):
+        changes = {**model_kwargs, "num_classes": num_classes, "in_chans": in_chans, "revision": revision}
+        changes["encoding_options"] = encoding_options
+        return _exported(name, target_device, target_dtype, pretrained, changes)
     source = locate(
         name, pretrained=pretrained, revision=revision, cache_dir=cache_dir, local_files_only=local_files_only
     )
@@ -128,6 +133,31 @@ def load(
         kernel=kernels.forced() or "auto",
     )
     return model.eval()
+
+
+def _exported(
+    name: str, device: torch.device, dtype: torch.dtype, pretrained: bool, changes: Mapping[str, Any]
+) -> nn.Module:
+    """The model of an exported file, which nothing can be changed about."""
+    from zoo.export.run import load_exported
+
+    given = [key for key, value in changes.items() if value is not None]
+    if given or not pretrained or dtype != torch.float32:
+        what = given[0] if given else "pretrained" if not pretrained else "dtype"
+        raise ConfigError(f"{name}: {what} cannot be changed in an exported file: export it again, with zoo export")
+    model = load_exported(name, device)
+    model.load_report = LoadReport(
+        name=name,
+        source=name,
+        sha256=None,
+        adapted=(),
+        missing=(),
+        unexpected=(),
+        dtype=model.graph["weights"],
+        device=str(device),
+        kernel=model.graph["format"],
+    )
+    return model.to(device).eval()
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str], *, dtype: str | torch.dtype | None = None) -> Path:

@@ -54,6 +54,9 @@ _WHAT = {
     "maestro": "piano performances (MAESTRO)",
     "genome": "the bases of the human reference genome",
 }
+# Parabolas start about a token wide as released, and decoders that start so never learnt to copy a line of 32 letters
+# (docs/reproduce/text2d-copy); these start up to so many times as wide.
+PAPE_REACH = 64.0
 ENCODINGS = ("pape", "rope", "pope", "alibi", "none")
 INDEX_ENCODINGS = (*ENCODINGS, "learned")
 # The network of the PoPE paper (arXiv 2509.10534) for indirect indexing.
@@ -87,7 +90,7 @@ def text_options(encoding: str, length: int) -> dict[str, Any]:
         length: Tokens of a training sequence.
     """
     made: dict[str, dict[str, Any]] = {
-        "pape": {"parabolas": 50},
+        "pape": {"parabolas": 50, "reach": PAPE_REACH},
         "rope": {"base": 10000.0},
         "pope": {"base": 10000.0},
         "learned": {"grid": length, "stretch": False},
