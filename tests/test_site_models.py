@@ -24,6 +24,7 @@ from zoo.site import samples, uploads
 from zoo.site.predictor import Predictor
 
 EMBEDDED = registry.list_models(weights="embedded")
+DECODERS = registry.list_models(weights="embedded", modality="sequence")
 # What each sees in its first sample, and how many boxes or classes it lists at least.
 SEEN = {
     "pape-event-det-n-nmnist-canvas": ("boxes", {"3", "5", "2"}),
@@ -59,20 +60,21 @@ def picture_of(address: str) -> PIL.Image.Image:
 
 def test_all_embedded_models_are_offered(client):
     listed = {about["name"]: about for about in client.get("/api/models").json}
-    assert sorted(listed) == EMBEDDED and set(EMBEDDED) <= set(SEEN)
+    assert sorted(listed) == EMBEDDED and set(EMBEDDED) <= {*SEEN, *DECODERS}
     for name, about in listed.items():
         entry = registry.entry(name)
         assert (about["modality"], about["task"]) == (entry.modality, entry.task)
-        assert about["samples"] and (about["sizes"] is None) == (about["default_size"] is None)
+        assert about["samples"] or name in DECODERS
+        assert (about["sizes"] is None) == (about["default_size"] is None)
         assert about["sizes"] is None or about["default_size"] in about["sizes"]
     assert listed["pape-vit-t-imagenette"]["input"] == "picture" and listed["pape-vit-t-imagenette"]["patch_bias"]
     assert listed["pape-vit-t-imagenette"]["default_size"] == 112
     assert listed["pape-vit-det-n-bccd"]["default_size"] == 320
     inputs = {about["input"] for about in listed.values()}
-    assert inputs == {"picture", "video", "events", "points", "drive"}
+    assert inputs == {"picture", "video", "events", "points", "drive", "text"}
 
 
-@pytest.mark.parametrize("name", EMBEDDED)
+@pytest.mark.parametrize("name", [name for name in EMBEDDED if name not in DECODERS])
 def test_every_embedded_model_sees_what_its_sample_shows(client, name):
     kind, labels = SEEN[name]
     (sample, *_) = next(about["samples"] for about in client.get("/api/models").json if about["name"] == name)
@@ -100,6 +102,15 @@ def test_every_embedded_model_sees_what_its_sample_shows(client, name):
         assert min(picture_of(answer["picture"]).size) > 100
     if kind in ("scene", "points"):
         assert answer["download"]["data-URL"].startswith("data:") and "." in answer["download"]["name"]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_embedded_model_of_music_begins_a_piece(client, name):
+    pytest.importorskip("mido")
+    body = json.dumps({"prompt": "", "tokens": 16}).encode()
+    answer = client.post(f"/api/predict?model={name}", body, Content_Type="application/json").json
+    assert (answer["model"], answer["kind"]) == (name, "text") and "soprano" in answer["text"]
+    assert base64.b64decode(answer["download"]["data-URL"].partition(",")[2]).startswith(b"MThd")
 
 
 def test_answers_are_those_of_zoo_predict(client):

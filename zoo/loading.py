@@ -163,8 +163,8 @@ def _exported(
 def save(model: nn.Module, folder: str | os.PathLike[str], *, dtype: str | torch.dtype | None = None) -> Path:
     """Writes `config.json`, `model.safetensors` and a `README.md` card, all or nothing.
 
-    A README.md that was edited is kept. `load("local-dir:FOLDER")` gives the same logits, bit for bit, when the model
-    is float32 (or is loaded with its own dtype).
+    A README.md that was edited is kept. Without `dtype`, `load("local-dir:FOLDER")` gives the same logits, bit for bit,
+    when the model is float32 (or is loaded with its own dtype).
 
     Args:
         model: A model of this library.
