@@ -88,6 +88,12 @@ def test_tracked_files_stay_small() -> None:
     assert not {name: size for name, size in sizes.items() if size >= 15 * MIB}
 
 
+def test_weights_that_come_along_stay_small() -> None:
+    sizes = {path.parent.name: path.stat().st_size for path in (ROOT / "hub_cards").glob("*/model.safetensors")}
+    assert sum(sizes.values()) <= 28 * MIB
+    assert {name for name, size in sizes.items() if size >= 3 * MIB} <= {"pape-vit-t-imagenette", "pope-decoder-t-jsb"}
+
+
 def test_no_unfinished_marks_in_the_packages() -> None:
     marks = re.compile("TODO|FIXME|XXX")
     for package in (*PACKAGES, "examples"):

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+import sys
 import threading
 import zipfile
 
@@ -23,6 +24,7 @@ from zoo.site import samples, uploads
 from zoo.site.predictor import Predictor
 
 EMBEDDED = registry.list_models(weights="embedded")
+DECODERS = registry.list_models(weights="embedded", modality="sequence")
 # What each sees in its first sample, and how many boxes or classes it lists at least.
 SEEN = {
     "pape-event-det-n-nmnist-canvas": ("boxes", {"3", "5", "2"}),
@@ -58,20 +60,21 @@ def picture_of(address: str) -> PIL.Image.Image:
 
 def test_all_embedded_models_are_offered(client):
     listed = {about["name"]: about for about in client.get("/api/models").json}
-    assert sorted(listed) == EMBEDDED and set(EMBEDDED) <= set(SEEN)
+    assert sorted(listed) == EMBEDDED and set(EMBEDDED) <= {*SEEN, *DECODERS}
     for name, about in listed.items():
         entry = registry.entry(name)
         assert (about["modality"], about["task"]) == (entry.modality, entry.task)
-        assert about["samples"] and (about["sizes"] is None) == (about["default_size"] is None)
+        assert about["samples"] or name in DECODERS
+        assert (about["sizes"] is None) == (about["default_size"] is None)
         assert about["sizes"] is None or about["default_size"] in about["sizes"]
     assert listed["pape-vit-t-imagenette"]["input"] == "picture" and listed["pape-vit-t-imagenette"]["patch_bias"]
     assert listed["pape-vit-t-imagenette"]["default_size"] == 112
     assert listed["pape-vit-det-n-bccd"]["default_size"] == 320
     inputs = {about["input"] for about in listed.values()}
-    assert inputs == {"picture", "video", "events", "points", "drive"}
+    assert inputs == {"picture", "video", "events", "points", "drive", "text"}
 
 
-@pytest.mark.parametrize("name", EMBEDDED)
+@pytest.mark.parametrize("name", [name for name in EMBEDDED if name not in DECODERS])
 def test_every_embedded_model_sees_what_its_sample_shows(client, name):
     kind, labels = SEEN[name]
     (sample, *_) = next(about["samples"] for about in client.get("/api/models").json if about["name"] == name)
@@ -99,6 +102,15 @@ def test_every_embedded_model_sees_what_its_sample_shows(client, name):
         assert min(picture_of(answer["picture"]).size) > 100
     if kind in ("scene", "points"):
         assert answer["download"]["data-URL"].startswith("data:") and "." in answer["download"]["name"]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_embedded_model_of_music_begins_a_piece(client, name):
+    pytest.importorskip("mido")
+    body = json.dumps({"prompt": "", "tokens": 16}).encode()
+    answer = client.post(f"/api/predict?model={name}", body, Content_Type="application/json").json
+    assert (answer["model"], answer["kind"]) == (name, "text") and "soprano" in answer["text"]
+    assert base64.b64decode(answer["download"]["data-URL"].partition(",")[2]).startswith(b"MThd")
 
 
 def test_answers_are_those_of_zoo_predict(client):
@@ -194,6 +206,12 @@ def test_archives_write_nothing_outside(client, tmp_path, monkeypatch, name):
     assert not list(tmp_path.iterdir())
 
 
+def test_archives_that_hold_no_drive_are_named_as_the_user_knows_them(client):
+    for content in (archive(a=b"x"), archive(**{"drive/v1.0-mini/sample.json": b"[]"}), archive()):
+        found = client.post("/api/predict?model=pape-fusion-n-simdrive", content, X_Filename="my.zip")
+        assert found.status == 400 and "drive.zip" in found.error and "pape-zoo-" not in found.error
+
+
 def test_archives_that_grow(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(uploads, "MOST_BYTES", 2**20)
@@ -276,6 +294,16 @@ def test_one_prediction_at_a_time(tmp_path, monkeypatch):
         assert client.post("/api/predict?model=pape-vit-n-imagenette", PICTURE).status == 200
 
 
+def test_nothing_is_predicted_that_nobody_waits_for(monkeypatch):
+    one = Predictor()
+    monkeypatch.setattr(predictor_module, "run_file", lambda *_: pytest.fail("ran"))
+    monkeypatch.setattr(predictor_module, "patch_bias", lambda *_: pytest.fail("ran"))
+    for ask in (one.predict, lambda *given, **options: one.bias(*given, row=0, col=0, layer=0, **options)):
+        with pytest.raises(predictor_module.Busy, match="nobody waits"):
+            ask("pape-vit-n-imagenette", PICTURE, wanted=lambda: False)
+    assert not one._lock.locked()
+
+
 def test_many_at_once_get_the_same_answers(toys):
     names = ["with", "without", "both"]
     expected = {name: toys.post(f"/api/predict?model={name}", PICTURE).json["classes"] for name in names}
@@ -297,6 +325,37 @@ def test_few_models_are_held(tmp_path):
     for name in ("pape-vit-n-imagenette", "pape-vit-t-imagenette"):
         held.predict(name, PICTURE)
         assert list(held._loaded) == [name]
+
+
+def test_a_long_recording_shows_the_window_with_most(client, monkeypatch):
+    from modalities.events import Events, open_events
+    from modalities.events.canvas import write_dat
+
+    once = open_events(samples.sample("digits.dat"), name="digits.dat").read()
+    where = "/api/predict?model=pape-event-det-n-nmnist-canvas"
+    expected = client.post(where, samples.sample("digits.dat"), X_Filename="a.dat").json["boxes"]
+    quiet = np.flatnonzero(np.arange(len(once)) % 50 == 0)
+    parts = [once[quiet], once, once[quiet]]
+    shifted = [
+        Events(part.t_us + 300_000 * number, part.x, part.y, part.p, width=once.width, height=once.height)
+        for number, part in enumerate(parts)
+    ]
+    long = write_dat(Events.concatenate(shifted))
+    answer = client.post(where, long, X_Filename="a.dat").json
+    start, end = map(float, re.match(r"([\d.]+) to ([\d.]+) s, where most", answer["note"]).groups())
+    assert 0.3 <= end <= 0.9 and end - start == pytest.approx(0.3, abs=0.01)
+    assert len(answer["boxes"]) >= len(expected) - 1
+    monkeypatch.setattr(running_module, "MOST_WINDOWS", 2)
+    assert "first 2 windows" in client.post(where, long, X_Filename="a.dat").json["note"]
+
+
+def test_without_matplotlib_a_cloud_has_no_picture(client, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name, file in (("pape-point-vit-n-modelnet10", "table.off"), ("pape-ptv3-n-als3", "village.npz")):
+        answer = client.post(f"/api/predict?model={name}", samples.sample(file), X_Filename=file).json
+        assert answer["classes"] and answer["picture"] is None and "pape-zoo[viz]" in answer["note"]
 
 
 def test_samples_are_always_the_same():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 
 import pytest
 from site_client import running, site
@@ -38,13 +39,14 @@ class Told(Predictor):
     def load(self, name):
         return self._answer("load", name)
 
-    def predict(self, name, body, *, filename="", size=None):
+    def predict(self, name, body, *, filename="", size=None, wanted=None):
+        assert wanted()
         return self._answer("predict", name, body, filename, size)
 
     def continued(self, name, request):
         return self._answer("continued", name, request)
 
-    def bias(self, name, body, *, filename="", size=None, row, col, layer):
+    def bias(self, name, body, *, filename="", size=None, row, col, layer, wanted=None):
         return self._answer("bias", name, body, filename, size, row, col, layer)
 
 
@@ -254,6 +256,28 @@ def test_a_body_that_ends_early_is_not_predicted(client, told):
 def test_a_large_file_that_is_refused_gets_the_answer(client):
     found = client.post("/api/predict?model=a", bytes(server_module.MOST_BYTES + 1))
     assert found.status == 413 and "at most" in found.error
+
+
+def test_a_browser_that_hangs_up_is_noticed(folder):
+    came, gone, found = threading.Event(), threading.Event(), []
+
+    class Waits(Told):
+        def predict(self, name, body, *, wanted, **options):
+            found.append(wanted())
+            came.set()
+            gone.wait(10)
+            found.append(wanted())
+            came.set()
+            return {}
+
+    with running(folder, Waits()) as client:
+        head = f"POST /api/predict?model=a HTTP/1.1\r\nHost: localhost:{client.port}\r\nContent-Length: 1\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", client.port)) as connection:
+            connection.sendall(head.encode() + b"a")
+            assert came.wait(10)
+        came.clear()
+        gone.set()
+        assert came.wait(10) and found == [True, False]
 
 
 @pytest.mark.parametrize("request_", [b"\r\n\r\n", b"nonsense\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"\0\xff\r\n\r\n"])

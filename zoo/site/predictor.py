@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from zoo import registry
@@ -31,9 +31,11 @@ __all__ = ["Busy", "Predictor"]
 WAIT_SECONDS = 30.0
 """For the predictions before it."""
 
+Wanted = Callable[[], bool]
+
 
 class Busy(ZooError):
-    """Another prediction takes long."""
+    """It is not this prediction's turn in time, or nobody waits for it any more."""
 
 
 class Predictor:
@@ -82,7 +84,9 @@ class Predictor:
                 warm(model, config)
         return {"ok": True, "milliseconds": _milliseconds(start)}
 
-    def predict(self, name: str, body: bytes, *, filename: str = "", size: int | None = None) -> dict[str, Any]:
+    def predict(
+        self, name: str, body: bytes, *, filename: str = "", size: int | None = None, wanted: Wanted | None = None
+    ) -> dict[str, Any]:
         """Predicts one file.
 
         Args:
@@ -92,6 +96,7 @@ class Predictor:
             filename: What the user calls it; only the suffix is used.
             size: Longer side of the input in pixels, for models of pictures and videos; by default as trained. The
                 proportions of the input are those of training.
+            wanted: Asked once it is the turn of this prediction: whether somebody still waits for it.
 
         Returns:
             The values of `zoo.site.answers.answer`, and `model`, `size`, `milliseconds`; of image models also `grid`,
@@ -109,7 +114,7 @@ class Predictor:
         shape = input_shape(config, size)
         _require_bytes(body)
         start = time.perf_counter()
-        with self._alone(), _told() as notes:
+        with self._alone(wanted), _told() as notes:
             data_config, made = run_file(self._model(name), config, body, filename, shape)
         made |= {"model": name, "size": max(shape) if shape else None, "milliseconds": _milliseconds(start)}
         if config["modality"] == "image":
@@ -142,7 +147,16 @@ class Predictor:
         return _with_notes(made | {"model": name, "size": None, "milliseconds": _milliseconds(start)}, notes)
 
     def bias(
-        self, name: str, body: bytes, *, filename: str = "", size: int | None = None, row: int, col: int, layer: int
+        self,
+        name: str,
+        body: bytes,
+        *,
+        filename: str = "",
+        size: int | None = None,
+        row: int,
+        col: int,
+        layer: int,
+        wanted: Wanted | None = None,
     ) -> dict[str, Any]:
         """The position term that one patch of a picture, as a query, adds to the logits of all patches.
 
@@ -154,6 +168,7 @@ class Predictor:
             row: Of the patch, from 0.
             col: Likewise.
             layer: From 0; negative numbers count from the last.
+            wanted: As of `predict`.
 
         Returns:
             `grid` (rows, columns), `layers` (how many there are), `layer`, `row`, `col`, and `heads`: of each head the
@@ -174,7 +189,7 @@ class Predictor:
             )
         shape = input_shape(config, size)
         _require_bytes(body)
-        with self._alone(), _told():
+        with self._alone(wanted), _told():
             return patch_bias(self._model(name), body, filename, shape, row, col, layer)
 
     def _about(self, name: str) -> dict[str, Any]:
@@ -218,10 +233,13 @@ class Predictor:
         return self._loaded[name]
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self, wanted: Wanted | None = None) -> Iterator[None]:
         if not self._lock.acquire(timeout=WAIT_SECONDS):
             raise Busy("another prediction takes long: try again")
         try:
+            # A slider that moves asks for many sizes, and waits for the last.
+            if wanted is not None and not wanted():
+                raise Busy("nobody waits for this prediction any more")
             yield
         finally:
             self._lock.release()

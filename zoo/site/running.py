@@ -120,8 +120,11 @@ def run_file(
     note = None
     if modality == "driving":
         with unpacked(body, name) as folder:
-            (result,) = predictor(str(folder), limit=1)
-            return predictor.data_config, answer(result, predictor.task, predictor.kind, body)
+            try:
+                (result,) = predictor(str(folder), limit=1)
+                return predictor.data_config, answer(result, predictor.task, predictor.kind, body)
+            except DataError as error:  # The user has never heard of this folder.
+                raise DataError(str(error).replace(str(folder), name)) from error
     if modality == "events":
         result, note = _best_window(predictor, Source(body, name))
     else:

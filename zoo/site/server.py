@@ -11,6 +11,8 @@ import http.server
 import json
 import os
 import re
+import select
+import socket
 import sys
 import threading
 import urllib.parse
@@ -186,21 +188,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if size is not None:
                 raise ConfigError("size is for pictures and videos, not for prompts")
             return self.server.predictor.continued(name, self._json())
-        return self.server.predictor.predict(name, self._body(MOST_BYTES), filename=self._filename(), size=size)
+        options: dict[str, Any] = {"filename": self._filename(), "size": size, "wanted": self._is_waited_for}
+        return self.server.predictor.predict(name, self._body(MOST_BYTES), **options)
 
     def _bias(self, query: Mapping[str, str]) -> Any:
         name, size = _named(query, "model"), _whole(query, "size")
-        place = {key: _whole(query, key) for key in ("row", "col", "layer")}
+        place: dict[str, Any] = {key: _whole(query, key) for key in ("row", "col", "layer")}
         if missing := [key for key, value in place.items() if value is None]:
             raise ConfigError(f"{missing[0]} is missing in the address")
-        found: Any = self.server.predictor.bias(
-            name,
-            self._body(MOST_BYTES),
-            filename=self._filename(),
-            size=size,
-            **place,  # type: ignore[arg-type]
-        )
-        return found
+        options: dict[str, Any] = {"filename": self._filename(), "size": size, "wanted": self._is_waited_for}
+        return self.server.predictor.bias(name, self._body(MOST_BYTES), **options, **place)
 
     def _send_sample(self, name: str) -> None:
         try:
@@ -282,6 +279,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not isinstance(found, dict):
             raise DataError('the body must be an object, such as {"prompt": "..."}')
         return found
+
+    def _is_waited_for(self) -> bool:
+        """Whether the browser is still there."""
+        try:
+            readable, _, _ = select.select([self.connection], [], [], 0)
+            return not readable or bool(self.connection.recv(1, socket.MSG_PEEK))
+        except (OSError, ValueError):
+            return False
 
     def _filename(self) -> str:
         return urllib.parse.unquote(self.headers.get("X-Filename", ""))[-255:]
