@@ -74,7 +74,8 @@ def test_sequences(run: Run) -> None:
     lines = run("sequences.py")
     differences = [float(found) for found in re.findall(r"logits differ by (\S+)", "\n".join(lines))]
     assert len(differences) == 5 and max(differences) < 1e-4
-    assert lines[5] == "random weights, so no music:" and len(lines) == 14
+    pitches = [int(found) for line in lines[6:] for found in re.findall(r" (\d+)", line)]
+    assert len(lines) == 14 and len(pitches) == 32 and all(36 <= pitch <= 86 for pitch in pitches)
 
 
 def test_mixed_positions(run: Run) -> None:
