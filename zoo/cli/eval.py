@@ -64,7 +64,7 @@ def eval_(
         str,
         typer.Option(
             help="Folder with the split: Parquet, class folders, COCO files, videos, events, clouds, nuScenes, music, "
-            "text or DNA; or the name of a made-up task, such as index."
+            "text or DNA; the name of a made-up task, such as index; or hf-hub:ORG/NAME of Parquet files."
         ),
     ],
     split: Annotated[
@@ -130,6 +130,7 @@ def eval_(
     from zoo.card_facts import training_seed
     from zoo.errors import ConfigError
     from zoo.evaluations import evaluation
+    from zoo.finetune.hub_data import fetched
     from zoo.sharing import ALONE, launched
 
     seed = training_seed(name)
@@ -143,7 +144,7 @@ def eval_(
             raise ConfigError(f"several processes evaluate image models only, not one for {kind[0]}: start one")
         report = evaluation(*kind, name)(
             model,
-            data,
+            fetched(data),
             split=split,
             sizes=sides,
             name=name,
