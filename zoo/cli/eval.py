@@ -128,10 +128,9 @@ def eval_(
 
     import zoo
     from zoo.card_facts import training_seed
-    from zoo.errors import ConfigError
     from zoo.evaluations import evaluation
     from zoo.finetune.hub_data import fetched
-    from zoo.sharing import ALONE, launched
+    from zoo.sharing import launched
 
     seed = training_seed(name)
     command = shlex.join(["zoo", *sys.argv[1:]])
@@ -139,9 +138,6 @@ def eval_(
     with launched(target) as (share, own):
         model = zoo.load(name, device=own)
         kind = (model.config["modality"], model.config["task"])
-        shared = {} if share == ALONE else {"share": share}
-        if shared and kind[0] != "image":
-            raise ConfigError(f"several processes evaluate image models only, not one for {kind[0]}: start one")
         report = evaluation(*kind, name)(
             model,
             fetched(data),
@@ -156,7 +152,7 @@ def eval_(
             skip_bad=skip_bad,
             quiet=quiet or share.rank > 0,
             command=command,
-            **shared,
+            share=share,
             **_own_settings("video", kind[0], clips=clips, crops=crops, fold=fold),
             **_own_settings("driving", kind[0], drop=None if drop is None else list(filter(None, drop.split(",")))),
         )
