@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from zoo.interop import from_ultralytics, to_ultralytics
     from zoo.loading import load, save
     from zoo.predict import predictor
-    from zoo.publishing import publish
+    from zoo.publishing import publish, push
     from zoo.reading import read
     from zoo.registry import list_models
     from zoo.transformer import Block, Encoder
@@ -55,6 +55,7 @@ _LAZY = {
     "load": "zoo.loading",
     "predictor": "zoo.predict",
     "publish": "zoo.publishing",
+    "push": "zoo.publishing",
     "read": "zoo.reading",
     "save": "zoo.loading",
     "to_ultralytics": "zoo.interop",
@@ -97,6 +98,7 @@ __all__ = [
     "load",
     "predictor",
     "publish",
+    "push",
     "read",
     "save",
     "to_ultralytics",
