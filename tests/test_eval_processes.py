@@ -16,11 +16,15 @@ import pytest
 import training_toys
 from test_finetune import PTV3
 
+import zoo
 from tests import eval_ranks
 from tests.driving_models import write_model
 from tests.driving_tables import write_drive
 from tests.processes import together
+from zoo.sharing import ALONE
 
+# Of those the data held out in training are measured too.
+TRAINED = ("videos", "events", "boxes in events", "clouds", "labelled clouds")
 VIDEO = {"patch_size": 8, "input_size": 16}
 # Kind: what writes the data, network and its options, and options of `zoo eval`, with batches that do not divide them.
 KINDS: dict[str, tuple[Callable[[Path], Path], str, dict[str, Any], list[str]]] = {
@@ -98,10 +102,14 @@ def test_two_processes_measure_what_one_does(tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.eval_ranks"])
     ending = ["--device", "cpu", "--quiet", "--out"]
-    together(context, eval_ranks.evaluated, [[*c, *ending, str(shared / f"{k}.json")] for k, c in commands.items()])
+    called = [[*command, *ending, str(shared / f"{kind}.json")] for kind, command in commands.items()]
+    recipes = [zoo.finetune.plan(*commands[kind][1:4:2], **toys.SHORT).recipe for kind in TRAINED]
+    together(context, eval_ranks.evaluated, called, recipes, tmp_path / "held out.json")
     for kind, command in commands.items():
         eval_ranks.run([*command, *ending, str(alone / f"{kind}.json")])
         one, both = results(alone / f"{kind}.json"), results(shared / f"{kind}.json")
         assert one == both, kind
         assert one["images"] > 4 or kind in ("labelled clouds", "driving"), kind
         assert not kind.startswith("boxes") or all(row["digest"] > 0 for row in one["results"])
+    for kind, recipe, found in zip(TRAINED, recipes, json.loads((tmp_path / "held out.json").read_text()), strict=True):
+        assert found and found == eval_ranks.held_out(recipe, ALONE), kind
