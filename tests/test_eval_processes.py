@@ -13,6 +13,7 @@ import event_sets
 import finetune_toys as toys
 import point_training_sets
 import pytest
+import torch
 import training_toys
 from test_finetune import PTV3
 
@@ -21,7 +22,7 @@ from tests import eval_ranks
 from tests.driving_models import write_model
 from tests.driving_tables import write_drive
 from tests.processes import together
-from zoo.sharing import ALONE
+from zoo.sharing import ALONE, Share
 
 # Of those the data held out in training are measured too.
 TRAINED = ("videos", "events", "boxes in events", "clouds", "labelled clouds")
@@ -78,6 +79,20 @@ KINDS: dict[str, tuple[Callable[[Path], Path], str, dict[str, Any], list[str]]] 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "zoo-cache"))
+
+
+def test_a_process_that_is_left_alone_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gather(message: str) -> None:
+        def fail(*_: Any) -> None:
+            raise RuntimeError(message)
+
+        monkeypatch.setattr(torch.distributed, "all_gather_object", fail)
+        Share(1, 2).gather(0)
+
+    with pytest.raises(zoo.ZooError, match="process 1 stops: another one has ended"):
+        gather("[pair.cc:561] Connection closed by peer [127.0.0.1]:31629. This is typically")
+    with pytest.raises(RuntimeError, match="too large"):
+        gather("too large")
 
 
 def results(path: Path) -> dict[str, Any]:

@@ -209,15 +209,16 @@ class BoxForm:
             width: The same.
         """
         limit = np.array([width, height, width, height]) + _ROUNDING
-        for box in np.asarray(boxes, dtype=np.float64):
-            raw = np.concatenate((box[:2], box[2:] - box[:2]))  # As stored.
-            as_sides, as_corners_ = _inside(box, limit), _inside(raw, limit)
-            self._boxes += 1
-            self._shares += bool((np.abs(raw) <= 1).all())
-            self._sides += as_sides and not as_corners_
-            self._corners += as_corners_ and not as_sides
-            if as_corners_ and not as_sides and not self._example:
-                self._example = f"{np.round(raw, 1).tolist()} in a picture of {width} x {height}"
+        given = np.asarray(boxes, dtype=np.float64)
+        raw = np.concatenate((given[:, :2], given[:, 2:] - given[:, :2]), axis=1)  # As stored.
+        in_sides, in_corners = _inside(given, limit), _inside(raw, limit)
+        only = in_corners & ~in_sides
+        self._boxes += len(raw)
+        self._shares += int((np.abs(raw) <= 1).all(axis=1).sum())
+        self._sides += int((in_sides & ~in_corners).sum())
+        self._corners += int(only.sum())
+        if only.any() and not self._example:
+            self._example = f"{np.round(raw[only][0], 1).tolist()} in a picture of {width} x {height}"
 
     def problem(self) -> str | None:
         """What is wrong and what to do, or `None`."""
@@ -297,9 +298,10 @@ def _write_corners(source: HubBoxes, path: Path) -> Path:
     return path
 
 
-def _inside(corners: np.ndarray, limit: np.ndarray) -> bool:
-    """Whether x1, y1, x2, y2 are a box in a picture."""
-    return bool((corners[2:] > corners[:2]).all() and (corners >= -_ROUNDING).all() and (corners <= limit).all())
+def _inside(corners: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """Which rows x1, y1, x2, y2 are a box in a picture, bool (n,)."""
+    parts = (corners[:, 2:] > corners[:, :2], corners >= -_ROUNDING, corners <= limit)
+    return np.asarray(np.concatenate(parts, axis=1).all(axis=1))
 
 
 def _bad_box(box: Any) -> str | None:
