@@ -103,6 +103,8 @@ def test_rotation_leaves_what_is_invariant():
     found = zoo.advise("points", rotation="invariant")
     assert names(found)[0] == "pape-ri" and set(names(found)) == {"pape-ri", "alibi", "kerple"}
     assert of(found, "pape-ri")["measured"][0]["metric"] == "top1_so3"
+    models = found["ranked"][0]["models"]
+    assert [one["name"] for one in models][:1] == ["pape-ri-point-vit-n-modelnet10"]
     for one in found["ranked"]:  # Networks whose features are invariant too.
         assert "pape-ri-point-vit-n-modelnet10" in one["commands"][0]
 

@@ -27,10 +27,12 @@ def package(tmp_path, monkeypatch):
 
 def test_the_wheel_holds_what_is_looked_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
-    ((source, target),) = project["wheel"]["force-include"].items()
-    assert (ROOT / source) == measurements.comparison_path()
-    assert Path(target) == Path("hub_cards") / Path(source).name
-    assert f"/{source}" in project["sdist"]["include"]  # Wheels are made of it.
+    included = project["wheel"]["force-include"]
+    assert {Path(source).name for source in included} == {"comparison.json", "speed.json"}
+    for source, target in included.items():
+        assert (ROOT / source) == measurements.measured_file(Path(source).name, "a file")
+        assert Path(target) == Path("hub_cards") / Path(source).name
+        assert f"/{source}" in project["sdist"]["include"]  # Wheels are made of it.
 
 
 def test_found_in_the_package_then_in_docs(package):

@@ -63,6 +63,7 @@ def test_records_are_of_registered_names_and_published_ones_have_one():
         "simdrive",
         "simdrive-camera",
         "simdrive-lidar",
+        "jsb",
     )
     trained_here = {name for data in sets for name in zoo.list_models(f"*-{data}")}
     assert set(RECORDED) <= trained_here

@@ -58,6 +58,27 @@ def test_a_chorale_without_a_source(run, names, tmp_path):
     assert '"prompt_steps": 16' in page and '"steps": 24' in page and names["jsb"] not in page
 
 
+def test_a_chorale_of_the_model_in_the_package(run, tmp_path):
+    """What it learned: chords of four voices that last, each voice in its range."""
+    mido = pytest.importorskip("mido")
+    from zoo.cards import card_folder
+
+    name = "pope-decoder-t-jsb"
+    if not (card_folder(name) / "model.safetensors").is_file():
+        pytest.skip("the embedded weights are not in this checkout")
+    run(name, "--tokens", 128, "--save", tmp_path / "chorale.mid")
+    file = mido.MidiFile(tmp_path / "chorale.mid")
+    assert [track.name for track in file.tracks] == ["soprano", "alto", "tenor", "bass"]
+    assert file.length == pytest.approx(32 / 4 * 60 / 90)
+    ranges = ((60, 81), (52, 76), (45, 69), (36, 64))  # MIDI numbers.
+    for track, (lowest, highest) in zip(file.tracks, ranges, strict=True):
+        notes = [message.note for message in track if message.type == "note_on"]
+        assert 2 <= len(notes) <= 20 and lowest <= min(notes) <= max(notes) <= highest
+    run(name, tmp_path / "chorale.mid", "--tokens", 16, "--save", tmp_path / "page.html", "--quiet")
+    page = (tmp_path / "page.html").read_text()
+    assert '"prompt_steps": 32' in page and '"steps": 36' in page and name in page
+
+
 def test_the_answer_to_a_question(run, names):
     out, err = run(names["index"], "qvLrAbTz, r, +3, ")
     heading, answer = out.splitlines()
@@ -131,9 +152,13 @@ def test_what_is_refused(run, names, tmp_path, monkeypatch, model, arguments, wo
     assert not list(tmp_path.iterdir())
 
 
-def test_registered_names_have_no_weights(run):
-    out, err = run("pope-decoder-t-jsb", "--save", "chorale.mid", code=2)
-    assert out == "" and err.startswith("error: pope-decoder-t-jsb has no published weights: train it yourself")
+def test_registered_names_without_weights_say_so(run):
+    out, err = run("rope-decoder-t-jsb", "--save", "chorale.mid", code=2)
+    assert out == "" and err.startswith(
+        "error: rope-decoder-t-jsb has no published weights: train them with `zoo train"
+    )
+    out, err = run("pope-decoder-t-hg38", "ACGT", code=2)
+    assert out == "" and err.startswith("error: pope-decoder-t-hg38 has no published weights: train it yourself")
 
 
 def test_the_others_run_when_some_are_bad(run, names, tmp_path):

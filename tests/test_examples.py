@@ -45,6 +45,16 @@ def test_finetune_head(tmp_path: Path) -> None:
     assert total == 30 and right >= 24
 
 
+@pytest.mark.slow
+@NEED_WEIGHTS
+def test_export_onnx(tmp_path: Path) -> None:
+    for module in ("onnxruntime", "onnxscript"):
+        pytest.importorskip(module)
+    lines = run_example("export_onnx.py", tmp_path, timeout_s=180).splitlines()
+    assert "opset" in lines[0] and "-> logits" in lines[1]
+    assert lines[-3:] == ["112 x 112 px: golf ball", "224 x 224 px: golf ball", "320 x 240 px: golf ball"]
+
+
 def test_custom_encoding(tmp_path: Path) -> None:
     lines = run_example("custom_encoding.py", tmp_path).splitlines()[1:]
     reach = {name: (float(small), float(large)) for name, small, large in (line.split() for line in lines)}
@@ -57,7 +67,7 @@ def test_custom_encoding(tmp_path: Path) -> None:
 
 def test_every_example_is_run() -> None:
     tested = {"adapt_timm.py", "predict.py", "finetune_head.py", "custom_encoding.py", "driving_frame.py"}
-    tested |= {"bccd_cells.py", "publish.py"}
+    tested |= {"bccd_cells.py", "export_onnx.py", "publish.py"}
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == tested
 
 

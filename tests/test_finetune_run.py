@@ -209,11 +209,12 @@ def _accelerator() -> Any:
 
 
 def test_size_and_options_reach_the_model(origin: str, data: Path, tmp_path: Path) -> None:
-    zoo.finetune(origin, data, tmp_path / "out", size=24, **SHORT, weights_dtype="float16")
+    zoo.finetune(origin, data, tmp_path / "out", size=24, **SHORT, weights_dtype="int8")
+    assert "stored in 8 bits" in (tmp_path / "out" / "README.md").read_text()
     model = zoo.load(f"local-dir:{tmp_path / 'out'}")
     assert model.data_config.input_size == (3, 24, 24)
     recipe = yaml.safe_load((tmp_path / "out" / "recipe.yaml").read_text())
-    assert recipe["weights_dtype"] == "float16" and recipe["image_size"] == 24 and recipe["pretrained"] is True
+    assert recipe["weights_dtype"] == "int8" and recipe["image_size"] == 24 and recipe["pretrained"] is True
     with pytest.raises(ConfigError, match="did you mean 'epochs'"):
         zoo.finetune(origin, data, tmp_path / "other", epoch=3)
 

@@ -48,10 +48,12 @@ def test_command_line_entry_point_exists() -> None:
 
 
 def test_constraints_lie_within_the_declared_ranges() -> None:
-    ranges = {requirement.name: requirement for requirement in map(Requirement, PROJECT["project"]["dependencies"])}
+    development = PROJECT["project"]["optional-dependencies"]["dev"]
+    stated = map(Requirement, [*PROJECT["project"]["dependencies"], *development])
+    ranges = {requirement.name: requirement for requirement in stated}
     lines = [line for line in read("constraints.txt").splitlines() if line and not line.startswith("#")]
     pins = {name: version for name, version in (line.split("==") for line in lines)}
-    assert set(pins) == {"torch", "torchvision"}
+    assert set(pins) == {"torch", "torchvision", "playwright", "axe-playwright-python"}
     for name, version in pins.items():
         assert ranges[name].specifier.contains(version)
 
@@ -84,6 +86,12 @@ def test_tracked_files_stay_small() -> None:
     sizes = {str(path.relative_to(ROOT)): path.stat().st_size for path in tracked_files()}
     assert sum(sizes.values()) < 48 * MIB
     assert not {name: size for name, size in sizes.items() if size >= 15 * MIB}
+
+
+def test_weights_that_come_along_stay_small() -> None:
+    sizes = {path.parent.name: path.stat().st_size for path in (ROOT / "hub_cards").glob("*/model.safetensors")}
+    assert sum(sizes.values()) <= 28 * MIB
+    assert {name for name, size in sizes.items() if size >= 3 * MIB} <= {"pape-vit-t-imagenette", "pope-decoder-t-jsb"}
 
 
 def test_no_unfinished_marks_in_the_packages() -> None:

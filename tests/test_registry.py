@@ -62,6 +62,7 @@ def test_filters():
     embedded = ["pape-event-det-n-nmnist-canvas", "pape-event-vit-n-nmnist1100", "pape-vit-det-n-bccd"]
     embedded += ["pape-vit-n-imagenette", "pape-vit-t-imagenette", "pape-fusion-n-simdrive"]
     embedded += ["pape-point-vit-n-modelnet10", "pape-ptv3-n-als3", "pape-video-vit-n-imagenette-motion"]
+    embedded += ["pope-decoder-t-jsb"]
     assert zoo.list_models(weights="embedded") == sorted(embedded)
     released = ["pape-event-det-b-gen1", "pape-event-vit-b-dvsgesture", "pape-video-vit-b-ucf101"]
     released += ["pape-vit-b-in1k", "pape-vit-det-b-coco"]

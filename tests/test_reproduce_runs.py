@@ -82,7 +82,8 @@ def test_settings_of_runs_reach_the_recipe(tmp_path: Path) -> None:
     scheme = {
         name: sweep.recipe_of(run, 0, None, tmp_path).options.dataset_options["scheme"] for name, run in runs.items()
     }
-    assert scheme == {"rope-count": "count", "mrope": "mrope", "mrope-100": "mrope", "v2pe": "v2pe", "pape-3d": "mrope"}
+    wanted = {"rope-count": "count", "mrope": "mrope", "mrope-100": "mrope", "v2pe": "v2pe"}
+    assert scheme == {**wanted, "pape-3d": "mrope", "pape-3d-released": "mrope"}
     assert sweep.recipe_of(runs["mrope-100"], 0, None, tmp_path).model_options == {
         "encoding": "mrope",
         "encoding_options": {"base": 100.0},

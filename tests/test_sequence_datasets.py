@@ -206,7 +206,7 @@ def test_a_text_is_split_and_dna_is_joined(tmp_path: Path) -> None:
     assert len(dev.tokens) == 10
     bases = "ACGTN" * 20
     fasta = f">one\n{bases[:30]}\n{bases[30:50].lower()}\n;note\n>two\n{bases[50:]}\n"
-    (tmp_path / "x.fa.gz").write_bytes(gzip.compress(fasta.encode()))
+    (tmp_path / "x.fa.gz").write_bytes(gzip.compress(fasta.encode(), mtime=0))
     parts: list[Any] = [open_sequences("dna", tmp_path / "x.fa.gz", split, length=8) for split in ("train", "test")]
     assert [part.tokenizer.decode(part.tokens.numpy()) for part in parts] == [bases[:85], bases[86:]]
     assert [dataset_at(tmp_path / name) for name in ("input.txt", "x.fa.gz")] == ["text", "dna"]
@@ -226,7 +226,7 @@ def test_a_text_is_split_and_dna_is_joined(tmp_path: Path) -> None:
         ("dna", "a.fa", b"ACGT" * 50),
         ("dna", "a.fa", b">one\nACGT!" * 20),
         ("dna", "a.fa", b">one\n"),
-        ("dna", "a.fa.gz", gzip.compress(b">one\n" + b"ACGT" * 50)[:-9]),
+        ("dna", "a.fa.gz", gzip.compress(b">one\n" + b"ACGT" * 50, mtime=0)[:-9]),
         ("dna", "a.fa.gz", b">one\nACGT"),
     ],
 )

@@ -140,11 +140,55 @@ def test_requests_of_the_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         adapter.generate_until([Request("The quick", {"max_gen_toks": 64})])
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"top_p": 0.9},
+            "unknown option 'top_p' of generate_until; there are do_sample, max_gen_toks, temperature, until",
+        ),
+        ({"num_beams": 4, "max_gen_toks": 2}, "unknown option 'num_beams'"),
+        ({"until": 5}, "until must be a text or several, got 5"),
+        ({"until": ["a", 5]}, "until must be a text or several"),
+        ({"max_gen_toks": "9"}, "max_gen_toks must be a whole number, got '9'"),
+        ({"max_gen_toks": 0}, "max_new_tokens must be 1 to 63"),
+        ({"do_sample": "yes"}, "do_sample must be true or false"),
+        ({"do_sample": True, "temperature": -1}, "temperature must be a number from 0 on, got -1"),
+        ({"do_sample": True, "temperature": float("nan")}, "temperature must be a number from 0 on"),
+    ],
+)
+def test_options_are_not_passed_over(
+    options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter, _, _ = harness(tmp_path, monkeypatch)
+    with pytest.raises(ConfigError, match=message):
+        adapter.generate_until([Request("The quick", options)])
+
+
+def test_known_options_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter, _, _ = harness(tmp_path, monkeypatch)
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(Scorer, "until", lambda self, *_, **given: seen.append(given) or "")
+    options: list[dict[str, Any]] = [
+        {},
+        {"do_sample": False, "temperature": 0.7, "until": None},
+        {"do_sample": True},
+        {"do_sample": True, "temperature": 0.7, "until": ["a", "b"], "max_gen_toks": 5},
+    ]
+    adapter.generate_until([Request("The quick", given) for given in options])
+    assert seen == [
+        {"stops": [], "max_new_tokens": 63, "temperature": 0.0},
+        {"stops": [], "max_new_tokens": 63, "temperature": 0.0},
+        {"stops": [], "max_new_tokens": 63, "temperature": 1.0},
+        {"stops": ["a", "b"], "max_new_tokens": 5, "temperature": 0.7},
+    ]
+
+
 def test_without_the_library_or_with_another_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, model, _ = harness(tmp_path, monkeypatch)
     (tmp_path / "other").mkdir()
     other = write_tokenizer(tmp_path / "other")
-    other.write_text(other.read_text() + " ")
+    other.write_text(other.read_text().replace('"add_prefix_space":false', '"add_prefix_space":true', 1))
     with pytest.raises(ConfigError, match="not the tokenizer of toy"):
         harness_model(model, other)
     monkeypatch.setitem(sys.modules, "lm_eval.api.model", None)

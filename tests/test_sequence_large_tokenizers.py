@@ -47,12 +47,12 @@ def test_the_file_is_found_by_its_hash(tmp_path: Path, monkeypatch: pytest.Monke
     assert again == tokenizer and isinstance(again, BpeTokenizer)
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     with pytest.raises(
-        ConfigError, match=f"set {ENVIRONMENT} to the tokenizer.json with sha256 {tokenizer.sha256[:12]}"
+        ConfigError, match=f"set {ENVIRONMENT} to its tokenizer.json, .* sha256 is {tokenizer.sha256[:12]}"
     ):
         again.encode(TEXT)
     monkeypatch.setenv(ENVIRONMENT, str(path))
     assert again.encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
-    path.write_text(path.read_text() + "\n")
+    path.write_text(path.read_text().replace('"add_prefix_space":false', '"add_prefix_space":true', 1))
     with pytest.raises(ConfigError, match="not the tokenizer of this model"):
         tokenizer_from_dict(stated).encode(TEXT)
 
@@ -73,17 +73,83 @@ def test_the_folder_of_the_file_may_be_named(tmp_path: Path, monkeypatch: pytest
     assert again.encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
 
 
-def test_tables_of_gpt2_make_the_same_tokens(tmp_path: Path) -> None:
-    tokenizer, content = read_bpe(write_tokenizer(tmp_path))
-    tables = tmp_path / "tables"
-    tables.mkdir()
+def write_tables(folder: Path, content: str) -> Path:
+    """The tables of a tokenizer.json, as GPT-2 was published."""
+    folder.mkdir()
     model = json.loads(content)["model"]
-    (tables / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
     pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-    (tables / "merges.txt").write_text("#version: 0.2\n" + "\n".join(pairs) + "\n")
-    other, _ = read_bpe(tables)
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(pairs) + "\n")
+    return folder
+
+
+def test_tables_of_gpt2_are_the_same_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, content = read_bpe(write_tokenizer(tmp_path))
+    tables = write_tables(tmp_path / "tables", content)
+    other, made = read_bpe(tables)
     assert other.encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
-    assert (other.vocab_size, other.end) == (tokenizer.vocab_size, tokenizer.end)
+    assert other == tokenizer and other.to_dict() == tokenizer.to_dict()
+    (tmp_path / "made.json").write_text(made)
+    assert read_bpe(tmp_path / "made.json")[0] == tokenizer
+    monkeypatch.setenv(ENVIRONMENT, str(tables))
+    assert tokenizer_from_dict(tokenizer.to_dict()).encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
+
+
+def _merges_as_text(stated: dict[str, Any]) -> None:
+    pairs = stated["model"]["merges"]
+    stated["model"]["merges"] = [pair if isinstance(pair, str) else " ".join(pair) for pair in pairs]
+
+
+def _as_hugging_face_has_it(stated: dict[str, Any]) -> None:
+    _merges_as_text(stated)
+    stated["model"] |= {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False}
+    stated["model"].pop("ignore_merges", None)
+    stated["model"]["vocab"] = dict(reversed(stated["model"]["vocab"].items()))
+    stated["added_tokens"][0]["normalized"] = True
+    stated["post_processor"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("edit", [lambda stated: None, _merges_as_text, _as_hugging_face_has_it])
+def test_the_hash_is_of_what_a_file_says_not_of_its_form(edit: Any, indent: int | None, tmp_path: Path) -> None:
+    tokenizer, content = read_bpe(write_tokenizer(tmp_path))
+    stated = json.loads(content)
+    edit(stated)
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(stated, indent=indent))
+    other, _ = read_bpe(path)
+    assert other.sha256 == tokenizer.sha256
+    assert other.encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda stated: stated["model"]["merges"].reverse(),
+        lambda stated: stated["model"]["merges"].pop(),
+        lambda stated: stated["pre_tokenizer"].update(add_prefix_space=True),
+        lambda stated: stated["pre_tokenizer"].update(use_regex=False),
+        lambda stated: stated.update(normalizer={"type": "Lowercase"}),
+        lambda stated: stated.update(decoder=None),
+        lambda stated: stated["model"].update(dropout=0.5),
+        lambda stated: stated["model"]["vocab"].update({"!": 2, '"': 1}),
+        lambda stated: stated["added_tokens"][0].update(special=False),
+        lambda stated: stated["added_tokens"].append({**stated["added_tokens"][0], "id": 300, "content": "<|x|>"}),
+    ],
+)
+def test_the_hash_is_another_where_tokens_are(edit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, content = read_bpe(write_tokenizer(tmp_path))
+    stated = json.loads(content)
+    assert stated["model"]["vocab"]["!"] == 1
+    edit(stated)
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(stated))
+    assert read_bpe(path)[0].sha256 != tokenizer.sha256
+    monkeypatch.setenv(ENVIRONMENT, str(path))
+    again = tokenizer_from_dict(tokenizer.to_dict())
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"not the tokenizer of this model.*needed {tokenizer.sha256[:12]}"):
+            again.encode(TEXT)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import zoo
 from modalities.sequence.batch import IGNORED
 from modalities.sequence.bpe import read_bpe
 from modalities.sequence.datasets import open_sequences, splits
+from modalities.sequence.datasets.documents import kind_of
 from modalities.sequence.datasets.find import dataset_at
 from modalities.sequence.datasets.packed import META, PackedTokens, TokenWriter
 from modalities.sequence.evaluate import evaluate_sequences
@@ -180,12 +181,42 @@ def test_tokens_that_are_none_are_refused(tmp_path: Path) -> None:
         writer.append("train", np.array([3, 256]))
 
 
-def test_the_genome_is_its_chromosomes_without_unknown_bases(tmp_path: Path) -> None:
+def test_the_genome_is_its_chromosomes_with_an_n_for_every_gap(tmp_path: Path) -> None:
     counts = pack_tokens("genome", write_genome(tmp_path), tmp_path / "out")
-    assert counts == {"train": 12 * 20, "validation": 240, "test": 240}
+    assert counts == {"train": 13 * 20, "validation": 241, "test": 241}
     data = open_sequences("tokens", tmp_path / "out", "train", length=16)
     assert isinstance(data, PackedTokens) and data.tokenizer == DNATokenizer()
-    assert data.tokenizer.decode(data._read(torch.tensor([0]), 24)[0]) == "ACGTACGTACGT" * 2
+    assert data.tokenizer.decode(data._read(torch.tensor([0]), 13 * 20)[0]) == "ACGTACGTACGTN" * 20
+
+
+@pytest.mark.parametrize("chunk", [6, 7, 11, 1 << 20])
+def test_bases_beside_a_gap_do_not_follow_each_other(
+    chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the file is cut into parts; chromosomes do not follow each other either."""
+    lines = [
+        ">chr1",
+        "NNNN",
+        "",
+        "nnAC",
+        "GNNN",
+        "NNN",
+        "TTRYNKA",
+        "C",
+        ">chrM",
+        "GG",
+        ">chr2",
+        "NN",
+        ">chr3",
+        "CC",
+        "NN",
+    ]
+    path = tmp_path / "some.fa"
+    path.write_text("\n".join(lines))
+    monkeypatch.setattr("modalities.sequence.datasets.documents._CHUNK", chunk)
+    own = DNATokenizer()
+    found = "".join(own.decode(own.encode(document.content)) for document in kind_of("genome").documents(path, 0.0, 0))
+    assert found == "ACGNTTNACNCCN"
 
 
 def test_documents_are_held_out_by_seed_and_never_cut(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from zoo.coordinates import Coordinates
     from zoo.diagnosis import doctor
     from zoo.encodings import encodings
+    from zoo.export import export
     from zoo.finetune import finetune
     from zoo.interop import from_ultralytics, to_ultralytics
     from zoo.loading import load, save
@@ -50,6 +51,7 @@ _LAZY = {
     "convert": "zoo.convert",
     "doctor": "zoo.diagnosis",
     "encodings": "zoo.encodings",
+    "export": "zoo.export",
     "from_ultralytics": "zoo.interop",
     "list_models": "zoo.registry",
     "load": "zoo.loading",
@@ -92,6 +94,7 @@ __all__ = [
     "convert",
     "doctor",
     "encodings",
+    "export",
     "finetune",
     "from_ultralytics",
     "list_models",

@@ -76,11 +76,13 @@ def _conditions(item: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _described(item: Mapping[str, Any], record: Mapping[str, Any], entry: Entry) -> str:
     """Data, split, number of samples, size and device of a number, for the line above its table."""
+    # What was counted: of sequences the tokens that were scored.
+    counted = "tokens" if entry.modality == "sequence" else noun(entry.modality)
     extend = f", {literal(item['condition'])}" if item.get("condition") else ""
     extend += f", extended with {literal(item['extend'])}" if item.get("extend") else ""
     return (
         f"{literal(record['data']['name'])} (data set {code(item['dataset'])}), {literal(item['split'])} split, "
-        f"{item['images']:,} {noun(entry.modality)}, at {size_text(item['size'], entry.modality)}"
+        f"{item['images']:,} {counted}, at {size_text(item['size'], entry.modality)}"
         f"{' (height x width)' if isinstance(item['size'], list) else ''}{extend}, in {literal(item['dtype'])} on "
         f"{literal(item['device'])}"
     )

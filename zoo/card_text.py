@@ -69,6 +69,7 @@ def render_record(record: Mapping[str, Any], entry: Entry) -> str:
         "\n".join(f"> {line}" for line in record.get("notice", "").strip().splitlines()),
         record["summary"].strip(),
         _facts(entry.config, _weights_line(record, entry)),
+        _storage(record["weights"]["dtype"] or "", name) if published else "",
         "## Use" if published else "## Train and use",
         usage(entry, record),
         "## Results",
@@ -116,7 +117,10 @@ def render_entry(entry: Entry) -> str:
 
 
 def render_config(
-    config: Mapping[str, Any], facts: Sequence[str] | None = None, front: Mapping[str, Any] | None = None
+    config: Mapping[str, Any],
+    facts: Sequence[str] | None = None,
+    front: Mapping[str, Any] | None = None,
+    stored: str = "",
 ) -> str:
     """The card of a saved model, of which the configuration is known.
 
@@ -124,6 +128,7 @@ def render_config(
         config: Of the model.
         facts: Sections on results, data, training and licence; `None` says that they are not stated.
         front: What goes into the front matter beside what follows from the configuration.
+        stored: Dtype of the weights as `zoo.checkpoints.stored_dtype` gives it, where it is to be explained.
     """
     unknown = (
         "## Results, data, training and licence",
@@ -147,6 +152,7 @@ def render_config(
         f"# {config['name']}",
         _summary(config),
         _facts(config, "model.safetensors in this folder"),
+        _storage(stored, "local-dir:FOLDER"),
         "## Use",
         "\n".join(usage),
         "## Classes",
@@ -233,6 +239,17 @@ def _weights_line(record: Mapping[str, Any], entry: Entry) -> str:
         return "not published yet"
     place = f"hf-hub:{entry.hub.repo_id}" if entry.hub else "embedded in the package"
     return f"{place}, {weights['dtype']}, {weights['size_bytes'] / 2**20:.1f} MiB, sha256 `{weights['sha256'][:16]}...`"
+
+
+def _storage(dtype: str, name: str) -> str:
+    """What is to be known of weights that are stored in 8 bits; nothing of others."""
+    if "int8" not in dtype:
+        return ""
+    return (
+        "The weights are stored in 8 bits: matrices as int8 with a float32 scale for each row (`NAME.scale`), the rest "
+        "as float16. `zoo.load` multiplies them out to float32. Other readers of safetensors do not: for them, "
+        f'`zoo.save(zoo.load("{name}"), "OUT", dtype="float32")` writes the same weights as plain numbers.'
+    )
 
 
 def _results(record: Mapping[str, Any], entry: Entry) -> str:

@@ -24,11 +24,9 @@ def usage(entry: Entry, record: Mapping[str, Any]) -> str:
             f"```bash\n{record['weights']['command']}\n{shell}\n```\n\n"
             f'```python\nimport zoo\n\nmodel = zoo.load("{entry.name}", pretrained=False)   # architecture alone\n```'
         )
-    return (
-        f"```bash\n{shell}\n```\n\n"
-        f"```python\nimport zoo\n\n{python}\n\n"
-        f'model = zoo.load("{entry.name}", num_classes=7)   # to fine-tune: same body, new head\n```'
-    )
+    new_head = ", num_classes=7)   # to fine-tune: same body, new head"
+    own = ")   # the network: logits of the token after each token" if entry.task == "generation" else new_head
+    return f'```bash\n{shell}\n```\n\n```python\nimport zoo\n\n{python}\n\nmodel = zoo.load("{entry.name}"{own}\n```'
 
 
 _FILES = {
@@ -117,8 +115,8 @@ def _sequence(entry: Entry, example: str | None) -> tuple[str, str]:
     kind = entry.config["data"]["tokenizer"]["kind"]
     if kind == "chorales":
         return (
-            f"zoo predict {{name}}{given} --seed 1 --save chorale.html   # a page that plays it; .mid writes MIDI",
-            f'{made}, seed=1)\nfound.save("chorale.mid")\nprint(found.pitches)   # MIDI numbers (T, 4), a row a 16th',
+            f"zoo predict {{name}}{given} --seed 2 --save chorale.html   # a page that plays it; .mid writes MIDI",
+            f'{made}, seed=2)\nfound.save("chorale.mid")\nprint(found.pitches)   # MIDI numbers (T, 4), a row a 16th',
         )
     suffix = {"dna": ".fa", "roll": ".npz"}.get(kind, ".txt")
     what = "found.roll" if kind == "roll" else "found.text"

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo import int8_storage
 from zoo.config_file import dump_config, open_regular, parse_json, read_json, regular_file_size
 from zoo.errors import ConfigError, WeightsError
 
@@ -61,11 +62,12 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 def stored_dtype(path: Path) -> str:
     """Dtype of the tensors of a safetensors file, such as `"float16"`; several are joined by commas."""
-    names = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+    names = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I8": "int8"}
     return ", ".join(sorted({names[item["dtype"]] for item in _read_header(path).values()}))
 
 
-def _read_header(path: Path) -> dict[str, dict[str, Any]]:
+def _read_header(path: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Tensors of a safetensors file as a model knows them: name -> `{"dtype", "shape"}`."""
     size = regular_file_size(path)
     with open_regular(path) as file:
         start = file.read(9)
@@ -78,19 +80,20 @@ def _read_header(path: Path) -> dict[str, dict[str, Any]]:
         header = parse_json(header_bytes, f"the header of {path}")
     except ConfigError as error:
         raise WeightsError(f"damaged weights: {error}") from None
+    in_rows = int8_storage.stored_in_rows(header.pop("__metadata__", None), path)
+    allowed = (*FLOATS, "I8") if in_rows else FLOATS
     tensors = {}
     for key, item in header.items():
-        if key == "__metadata__":
-            continue
         shape = item.get("shape") if isinstance(item, dict) else None
         if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
             raise WeightsError(f"damaged weights: {path} has no usable shape for {key!r:.80}")
-        if item.get("dtype") not in FLOATS:
+        if item.get("dtype") not in allowed:
             raise WeightsError(
-                f"{path}: {key!r:.80} has dtype {item.get('dtype')!r:.20}, expected one of {', '.join(FLOATS)}"
+                f"{path}: {key!r:.80} has dtype {item.get('dtype')!r:.20}, expected one of {', '.join(allowed)}"
+                f"{'; that it holds int8 with scales the file does not state' if item.get('dtype') == 'I8' else ''}"
             )
         tensors[key] = item
-    return tensors
+    return int8_storage.check_scales(tensors, path) if in_rows else tensors
 
 
 def _explain_foreign(path: Path, start: bytes, size: int) -> str:
@@ -139,8 +142,7 @@ def read_tensors(path: Path, dtype: torch.dtype, device: torch.device) -> Iterat
 
     try:
         with safe_open(path, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 (not a mapping)
-                stored = file.get_tensor(key)
+            for key, stored in int8_storage.unpacked(file, path):
                 try:
                     tensor = stored.to(device=device, dtype=dtype, copy=True)
                     finite = bool(torch.isfinite(tensor).all())
@@ -180,7 +182,9 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
             raise
         raise ConfigError(f"cannot write {str(folder):.300}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        save_file({key: value.contiguous() for key, value in tensors.items()}, staging / WEIGHTS, {"format": "pt"})
+        in_rows = any(value.dtype == torch.int8 for value in tensors.values())
+        contiguous = {key: value.contiguous() for key, value in tensors.items()}
+        save_file(contiguous, staging / WEIGHTS, int8_storage.METADATA if in_rows else {"format": "pt"})
         (staging / CONFIG).write_text(text, encoding="utf-8")
         (staging / CARD).write_text(card, encoding="utf-8")
         shutil.copymode(staging / CONFIG, staging / WEIGHTS)  # safetensors makes files that only the owner reads.

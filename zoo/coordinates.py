@@ -16,6 +16,7 @@ from torch import Tensor
 
 from zoo.errors import DataError
 from zoo.poses import check_poses, identity_poses, identity_where
+from zoo.tracing import is_open
 
 __all__ = ["Coordinates", "clip", "concatenate", "events", "grid", "points", "text"]
 
@@ -233,7 +234,7 @@ class Coordinates:
 def _whole_steps(bounds: Sequence[tuple[float, float]], at: Sequence[float]) -> bool:
     """Whether a token at `at` keeps a sample with these bounds on its grid and within the exact steps."""
     return all(
-        float(a - low).is_integer() and max(high, a) - min(low, a) <= _EXACT_STEPS
+        float(a - low).is_integer() and (is_open(high) or max(high, a) - min(low, a) <= _EXACT_STEPS)
         for (low, high), a in zip(bounds, at, strict=True)
     )
 
@@ -251,11 +252,10 @@ def _lattice(
     ticks = [torch.arange(n, device=device, dtype=dtype) + origin for n in shape]
     mesh = torch.meshgrid(*ticks, indexing="ij")
     values = torch.stack([mesh[axis].reshape(-1) for axis in order], dim=-1).unsqueeze(0)
-    return Coordinates(
-        values,
-        integral=max(shape) - 1 <= _EXACT_STEPS,
-        bounds=tuple((origin, origin + shape[axis] - 1) for axis in order),
-    )
+    # Where sizes are open, what holds in 16 bit alone is bounded where it is used.
+    exact = any(map(is_open, shape)) or max(shape) - 1 <= _EXACT_STEPS
+    bounds = tuple((origin, origin + shape[axis] - 1) for axis in order)
+    return Coordinates(values, integral=exact, bounds=bounds)
 
 
 def grid(

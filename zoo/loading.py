@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo import checkpoints, kernels, registry
+from zoo import checkpoints, int8_storage, kernels, registry
 from zoo.config_file import SCHEMA_VERSION, check_config
 from zoo.encodings import EXTENSION_OPTIONS, encoding_class, split_name, split_options
 from zoo.encodings.extension import needs_extent
 from zoo.errors import ConfigError, WeightsError
-from zoo.sources import Source, locate, verify
+from zoo.sources import Source, is_exported, locate, verify
 
 __all__ = ["LoadReport", "adapt_channels", "load", "save"]
 
@@ -73,7 +73,8 @@ def load(
     """Loads a model in eval mode.
 
     Args:
-        name: A registered name, `"hf-hub:org/repo[@revision]"` or `"local-dir:path"`.
+        name: A registered name, `"hf-hub:org/repo[@revision]"` or `"local-dir:path"`; or a file that `zoo.export`
+            wrote, `"path.onnx"` or `"trusted:path.pt2"`, which becomes a `zoo.export.run.ExportedModel`.
         pretrained: With weights. `False` builds the architecture with random weights.
         device: Where to; the CPU by default.
         dtype: Of the parameters: float32 by default, whatever the file holds.
@@ -97,6 +98,10 @@ def load(
         WeightsError: If weights are absent, damaged, not finite, unsafe, or do not fit.
     """
     target_device, target_dtype = _device(device), _dtype(dtype)
+    if is_exported(name):
+        changes = {**model_kwargs, "num_classes": num_classes, "in_chans": in_chans, "revision": revision}
+        changes["encoding_options"] = encoding_options
+        return _exported(name, target_device, target_dtype, pretrained, changes)
     source = locate(
         name, pretrained=pretrained, revision=revision, cache_dir=cache_dir, local_files_only=local_files_only
     )
@@ -130,16 +135,42 @@ def load(
     return model.eval()
 
 
+def _exported(
+    name: str, device: torch.device, dtype: torch.dtype, pretrained: bool, changes: Mapping[str, Any]
+) -> nn.Module:
+    """The model of an exported file, which nothing can be changed about."""
+    from zoo.export.run import load_exported
+
+    given = [key for key, value in changes.items() if value is not None]
+    if given or not pretrained or dtype != torch.float32:
+        what = given[0] if given else "pretrained" if not pretrained else "dtype"
+        raise ConfigError(f"{name}: {what} cannot be changed in an exported file: export it again, with zoo export")
+    model = load_exported(name, device)
+    model.load_report = LoadReport(
+        name=name,
+        source=name,
+        sha256=None,
+        adapted=(),
+        missing=(),
+        unexpected=(),
+        dtype=model.graph["weights"],
+        device=str(device),
+        kernel=model.graph["format"],
+    )
+    return model.to(device).eval()
+
+
 def save(model: nn.Module, folder: str | os.PathLike[str], *, dtype: str | torch.dtype | None = None) -> Path:
     """Writes `config.json`, `model.safetensors` and a `README.md` card, all or nothing.
 
-    A README.md that was edited is kept. `load("local-dir:FOLDER")` gives the same logits, bit for bit, when the model
-    is float32 (or is loaded with its own dtype).
+    A README.md that was edited is kept. Without `dtype`, `load("local-dir:FOLDER")` gives the same logits, bit for bit,
+    when the model is float32 (or is loaded with its own dtype).
 
     Args:
         model: A model of this library.
         folder: A new folder, or one that holds nothing of the same names but an earlier model of ours.
-        dtype: Of the tensors in the file; by default that of the model.
+        dtype: Of the tensors in the file; by default that of the model. `"int8"` stores matrices in 8 bits with a scale
+            per row and the rest as float16 (`zoo.int8_storage`): about half of float16, and loads as float32.
 
     Returns:
         The folder.
@@ -156,15 +187,25 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, dtype: str | torch
         raise ConfigError(f"{type(model).__name__} is not a model of pape-zoo: it has no config and data_config")
     config = {**copy.deepcopy(config), "schema_version": SCHEMA_VERSION, "data": data_config.to_dict()}
     check_config(copy.deepcopy(config), "the configuration of the model")
-    state = model.state_dict()
-    for key, value in state.items():
-        state[key] = value.detach().to("cpu", _dtype(dtype) if dtype is not None else value.dtype)
-        if not torch.isfinite(state[key]).all():
-            where = f" in {state[key].dtype}, whose range it exceeds" if torch.isfinite(value).all() else ""
-            raise WeightsError(f"not saved: {key} holds NaN or infinite values{where}")
     target = Path(folder)
-    checkpoints.write_folder(target, config, state, model_card(config))
+    if int8_storage.is_int8(dtype):
+        state = int8_storage.pack(model.state_dict())
+    else:
+        state = _cast(model.state_dict(), None if dtype is None else _dtype(dtype, "int8"))
+    stored = "int8" if any(value.dtype == torch.int8 for value in state.values()) else ""
+    checkpoints.write_folder(target, config, state, model_card(config, stored=stored))
     return target
+
+
+def _cast(state: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """Tensors on the CPU, in their own dtype or another one."""
+    found = {}
+    for key, value in state.items():
+        found[key] = value.detach().to("cpu", dtype or value.dtype)
+        if not torch.isfinite(found[key]).all():
+            where = f" in {found[key].dtype}, whose range it exceeds" if torch.isfinite(value).all() else ""
+            raise WeightsError(f"not saved: {key} holds NaN or infinite values{where}")
+    return found
 
 
 def adapt_channels(weight: Tensor, in_chans: int) -> Tensor:
@@ -302,10 +343,11 @@ def _device(device: str | torch.device | None) -> torch.device:
     return found
 
 
-def _dtype(dtype: str | torch.dtype | None) -> torch.dtype:
+def _dtype(dtype: str | torch.dtype | None, *others: str) -> torch.dtype:
+    """The dtype of this name; `others` may be given too, for an error to name."""
     found = DTYPES.get(str("float32" if dtype is None else dtype).removeprefix("torch."))
     if found is None:
-        raise ConfigError(f"dtype {dtype!r:.60}: expected one of {', '.join(DTYPES)}")
+        raise ConfigError(f"dtype {dtype!r:.60}: expected one of {', '.join((*DTYPES, *others))}")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -221,6 +222,13 @@ def _card(
         return [], [f"cannot read {CARD}: {error.strerror or error}"]
     except ZooError as error:
         return [], [str(error)]
-    if problems := card_problems(text, config, digest):
+    if problems := [*card_problems(text, config, digest), *_storage_problems(text, folder, digest)]:
         return [], problems
     return [_made(CARD, text), *(_made(name, body) for name, body in eval_results(text, url).items())], []
+
+
+def _storage_problems(text: str, folder: Path, digest: str | None) -> Iterator[str]:
+    """Other readers take int8 for numbers without scales, so a card has to say that it is there."""
+    with suppress(WeightsError):  # Which the check of the weights tells.
+        if digest is not None and "int8" in checkpoints.stored_dtype(folder / WEIGHTS) and "int8" not in text:
+            yield f"{CARD} does not say that the weights are stored as int8 with scales"

@@ -11,7 +11,7 @@ from zoo import checkpoints, hub, registry
 from zoo.config_file import read_config
 from zoo.errors import ConfigError, WeightsError
 
-__all__ = ["Source", "locate", "verify"]
+__all__ = ["Source", "is_exported", "locate", "verify"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,11 @@ class Source:
     config: dict[str, Any]
     weights: Path | None = None
     sha256: str | None = None
+
+
+def is_exported(name: object) -> bool:
+    """Whether a name is that of a file that `zoo.export` wrote."""
+    return isinstance(name, str) and name.endswith((".onnx", ".pt2")) and not name.startswith(("hf-hub:", "local-dir:"))
 
 
 def locate(

@@ -9,6 +9,7 @@ from zoo import coordinates
 from zoo.coordinates import Coordinates
 from zoo.errors import ConfigError, DataError
 from zoo.pixels import check_pixels
+from zoo.tracing import is_exporting
 
 __all__ = ["PatchEmbed"]
 
@@ -55,7 +56,7 @@ class PatchEmbed(nn.Module):
                 f"pictures of {height} x {width} pixels do not divide into {patch} x {patch} patches: "
                 f"resize (for example to {near}), or load the model with size_policy='pad'"
             )
-        return -(-height // patch), -(-width // patch)
+        return (height + patch - 1) // patch, (width + patch - 1) // patch
 
     def forward(self, images: Tensor) -> tuple[Tensor, Coordinates]:
         """Embeds pictures.
@@ -70,8 +71,16 @@ class PatchEmbed(nn.Module):
         height, width = images.shape[-2:]
         rows, columns = self.grid_size(height, width)
         pad = (0, columns * self.patch_size - width, 0, rows * self.patch_size - height)
-        if any(pad):
+        if (is_exporting() and self.size_policy == "pad") or any(pad):
             images = F.pad(images, pad)
-        features = self.proj(images).flatten(2).transpose(1, 2)
+        features = self._project(images, rows, columns)
         dtype = self.proj.weight.dtype
         return features, coordinates.grid(rows, columns, origin=self.origin, device=images.device, dtype=dtype)
+
+    def _project(self, images: Tensor, rows: int, columns: int) -> Tensor:
+        if not is_exporting():
+            return self.proj(images).flatten(2).transpose(1, 2)
+        # A convolution in a graph would cut off what is left beside the last patch; this cannot be reshaped.
+        patch = self.patch_size
+        pieces = images.reshape(*images.shape[:2], rows, patch, columns, patch).permute(0, 2, 4, 1, 3, 5)
+        return F.linear(pieces.flatten(3).flatten(1, 2), self.proj.weight.flatten(1), self.proj.bias)

@@ -1,15 +1,17 @@
 """Byte-pair encoding of text, such as that of GPT-2, through the library `tokenizers` (extra `text`).
 
-Its tables are a file of a megabyte or more, which neither a configuration nor this package holds: the file is named by
-its SHA-256, and whoever wants text in or out says where it is.
+Its tables are a file of a megabyte or more, which neither a configuration nor this package holds: they are named by a
+SHA-256 of what they say, which is the same whatever the form of the file, and whoever wants text in or out says where
+it is.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,17 @@ END = "<|endoftext|>"
 _MOST_BYTES = 1 << 28
 _WHERE = "the file of GPT-2 is tokenizer.json of huggingface.co/openai-community/gpt2"
 
+# Of a tokenizer.json, what does not change the tokens of a text, or is told apart; settings of its model that are off.
+_NO_MATTER = ("version", "model", "added_tokens", "post_processor", "pre_tokenizer", "decoder")
+_TABLES = ("type", "vocab", "merges")
+_OFF = (None, "", False)
+
 
 class BpeTokenizer(Tokenizer):
     """One token per piece of a learned vocabulary; the file that holds it is read when it is needed.
 
     Args:
-        sha256: Of the `tokenizer.json`.
+        sha256: Of vocabulary, merges and settings; see `read_bpe`.
         vocab_size: Number of tokens.
         end: Id of the token that ends a document.
 
@@ -94,19 +101,24 @@ class BpeTokenizer(Tokenizer):
             stated = os.environ.get(ENVIRONMENT)
             if not stated:
                 raise ConfigError(
-                    f"the tokenizer is a file that is not part of the model: set {ENVIRONMENT} to the tokenizer.json "
-                    f"with sha256 {self.sha256[:12]}... ({_WHERE})"
+                    f"the tokenizer is a file that is not part of the model: set {ENVIRONMENT} to its tokenizer.json, "
+                    f"or the folder with its tables; their sha256 is {self.sha256[:12]}... ({_WHERE})"
                 )
-            file = Path(stated).expanduser()
-            text = _read(file / "tokenizer.json" if file.is_dir() else file)
-            if _sha256(text) != self.sha256:
-                raise ConfigError(f"{stated}: not the tokenizer of this model, whose sha256 is {self.sha256[:12]}...")
+            text = _content(Path(stated).expanduser())
             self._loaded = _parsed(text, stated)
+            if (found := _sha256(text)) != self.sha256:
+                self._loaded = None
+                raise ConfigError(
+                    f"{stated}: not the tokenizer of this model: sha256 {found[:12]}..., needed {self.sha256[:12]}..."
+                )
         return self._loaded
 
 
 def read_bpe(path: str | os.PathLike[str]) -> tuple[BpeTokenizer, str]:
     """Reads a tokenizer.
+
+    Its sha256 is of the vocabulary in the order of its ids, the merges, and settings that change tokens, where they
+    are not those of GPT-2: the same for all forms of a file, such as with or without line breaks.
 
     Args:
         path: A `tokenizer.json`, or a folder with one or with `vocab.json` and `merges.txt`, as GPT-2 was published.
@@ -119,10 +131,7 @@ def read_bpe(path: str | os.PathLike[str]) -> tuple[BpeTokenizer, str]:
         MissingDependencyError: If the library is not installed.
     """
     path = Path(path).expanduser()
-    if path.is_dir() and not (path / "tokenizer.json").exists() and (path / "vocab.json").exists():
-        text = _from_tables(path / "vocab.json", path / "merges.txt")
-    else:
-        text = _read(path / "tokenizer.json" if path.is_dir() else path)
+    text = _content(path)
     backend = _parsed(text, str(path))
     letters = require("tokenizers", "text").pre_tokenizers.ByteLevel.alphabet()
     end = backend.token_to_id(END)
@@ -135,8 +144,43 @@ def read_bpe(path: str | os.PathLike[str]) -> tuple[BpeTokenizer, str]:
     return tokenizer, text
 
 
+def _content(path: Path) -> str:
+    """The `tokenizer.json` at a path, or made from the tables there."""
+    if path.is_dir() and not (path / "tokenizer.json").exists() and (path / "vocab.json").exists():
+        return _from_tables(path / "vocab.json", path / "merges.txt")
+    return _read(path / "tokenizer.json" if path.is_dir() else path)
+
+
 def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    """Of a `tokenizer.json` that the library has read; see `read_bpe`."""
+    stated = json.loads(text)
+    model = stated["model"]
+    vocabulary, added = model.get("vocab"), stated.get("added_tokens") or []
+    if isinstance(vocabulary, Mapping):
+        ids = {**{token["content"]: token["id"] for token in added}, **vocabulary}
+        vocabulary = sorted(ids.items(), key=lambda item: (item[1], item[0]))
+    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges") or []]
+    kept = json.dumps([vocabulary, merges, _settings(stated, added)], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(kept.encode()).hexdigest()
+
+
+def _settings(stated: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Settings of a `tokenizer.json` that are not as GPT-2 has them; no entries for GPT-2."""
+    model, split, decoder = (stated.get(part) or {} for part in ("model", "pre_tokenizer", "decoder"))
+    found = {key: value for key, value in model.items() if key not in _TABLES and value not in _OFF}
+    if model.get("type", "BPE") != "BPE":
+        found["type"] = model["type"]
+    found |= {key: value for key, value in stated.items() if key not in _NO_MATTER and value not in _OFF}
+    if split.get("type") != "ByteLevel" or split.get("add_prefix_space") or split.get("use_regex") is False:
+        found["pre_tokenizer"] = split
+    if decoder.get("type") != "ByteLevel":
+        found["decoder"] = decoder
+    # Whether letters are changed before such a token is looked for does not matter where no letters are changed.
+    options = ("special", "single_word", "lstrip", "rstrip")
+    special = [[token["content"], *(bool(token.get(key)) for key in options)] for token in added]
+    if special != [[END, True, False, False, False]]:
+        found["added_tokens"] = sorted(special)
+    return found
 
 
 def _read(path: Path) -> str:

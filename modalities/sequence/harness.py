@@ -36,6 +36,7 @@ _BLANK = "X" * 5
 
 _NEW_TOKENS = 256
 _STRIDE = 32  # New tokens between looks for a stop.
+_OPTIONS = ("do_sample", "max_gen_toks", "temperature", "until")  # Of `generate_until`.
 
 
 class Scorer:
@@ -192,22 +193,35 @@ def harness_model(model: Decoder, tokenizer: str | os.PathLike[str], *, max_leng
             return [scorer.rolling(own.encode(request.args[0]).tolist()) for request in requests]
 
         def generate_until(self, requests: Iterable[Any]) -> list[str]:
-            found = []
-            for request in requests:
-                context, settings = request.args
-                stops = settings.get("until") or []
-                found.append(
-                    scorer.until(
-                        own.encode(context).tolist(),
-                        own,
-                        [stops] if isinstance(stops, str) else stops,
-                        max_new_tokens=settings.get("max_gen_toks", min(_NEW_TOKENS, scorer.max_length - 1)),
-                        temperature=settings.get("temperature", 0.0) if settings.get("do_sample") else 0.0,
-                    )
-                )
-            return found
+            return [
+                scorer.until(own.encode(context).tolist(), own, **_generation(settings, scorer.max_length))
+                for context, settings in (request.args for request in requests)
+            ]
 
     return HarnessDecoder()
+
+
+def _generation(settings: Mapping[str, Any], longest: int) -> dict[str, Any]:
+    """Arguments of `Scorer.until` from the options of a request.
+
+    Raises:
+        ConfigError: If there is an option that would be passed over, such as `top_p`, or one cannot be used.
+    """
+    if unknown := sorted(str(key) for key in settings if key not in _OPTIONS):
+        raise ConfigError(f"unknown option {unknown[0]!r:.60} of generate_until; there are {', '.join(_OPTIONS)}")
+    stops = settings.get("until") or []
+    stops = [stops] if isinstance(stops, str) else stops
+    if not isinstance(stops, (list, tuple)) or not all(isinstance(stop, str) for stop in stops):
+        raise ConfigError(f"generate_until: until must be a text or several, got {stops!r:.60}")
+    count, sampled = settings.get("max_gen_toks", min(_NEW_TOKENS, longest - 1)), settings.get("do_sample", False)
+    if type(count) is not int:
+        raise ConfigError(f"generate_until: max_gen_toks must be a whole number, got {count!r:.60}")
+    if type(sampled) is not bool:
+        raise ConfigError(f"generate_until: do_sample must be true or false, got {sampled!r:.60}")
+    temperature = settings.get("temperature", 1.0 if sampled else 0.0)
+    if type(temperature) not in (int, float) or not 0 <= temperature < float("inf"):
+        raise ConfigError(f"generate_until: temperature must be a number from 0 on, got {temperature!r:.60}")
+    return {"stops": stops, "max_new_tokens": count, "temperature": float(temperature) if sampled else 0.0}
 
 
 def _split(tokenizer: BpeTokenizer, context: str, continuation: str) -> tuple[list[int], list[int]]:

@@ -54,6 +54,9 @@ _WHAT = {
     "maestro": "piano performances (MAESTRO)",
     "genome": "the bases of the human reference genome",
 }
+# Parabolas start about a token wide as released, and decoders that start so never learnt to copy a line of 32 letters
+# (docs/reproduce/text2d-copy); these start up to so many times as wide.
+PAPE_REACH = 64.0
 ENCODINGS = ("pape", "rope", "pope", "alibi", "none")
 INDEX_ENCODINGS = (*ENCODINGS, "learned")
 # The network of the PoPE paper (arXiv 2509.10534) for indirect indexing.
@@ -75,6 +78,9 @@ LARGE_SIZES = {
 }
 LARGE_ENCODINGS = ("pape", "rope", "pope")
 
+# Names whose weights come with the package.
+EMBEDDED = ("pope-decoder-t-jsb",)
+
 
 def text_options(encoding: str, length: int) -> dict[str, Any]:
     """Options of an encoding for text: the frequency ladders of language models, and a table that does not stretch.
@@ -84,7 +90,7 @@ def text_options(encoding: str, length: int) -> dict[str, Any]:
         length: Tokens of a training sequence.
     """
     made: dict[str, dict[str, Any]] = {
-        "pape": {"parabolas": 50},
+        "pape": {"parabolas": 50, "reach": PAPE_REACH},
         "rope": {"base": 10000.0},
         "pope": {"base": 10000.0},
         "learned": {"grid": length, "stretch": False},
@@ -143,7 +149,10 @@ def presets() -> Iterator[dict[str, Any]]:
                 named.append((f"{encoding}-decoder-s-index-paper", PAPER_SIZE))
             for name, sizes in named:
                 made = config(name, encoding=encoding, sizes=sizes, vocabulary=vocabulary, data=data)
-                yield {"name": name, "weights": "none", "config": made}
+                entry: dict[str, Any] = {"name": name, "weights": "none", "config": made}
+                if kind == "jsb":
+                    entry["command"] = f"zoo train jsb --model {name} --data jsb_chorales.npz"
+                yield entry | ({"weights": "embedded"} if name in EMBEDDED else {})
     for kind, (vocabulary, data, names) in LARGE.items():
         for encoding in LARGE_ENCODINGS:
             for size in names:

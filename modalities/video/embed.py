@@ -165,7 +165,7 @@ def clip_coordinates(
     coords = coordinates.clip(*grid, device=device, dtype=dtype)
     if isinstance(times, Tensor):
         space = coords.values[..., 1:].expand(times.shape[0], -1, -1)
-        time = times.to(coords.values.dtype).repeat_interleave(grid[1] * grid[2], dim=1)
+        time = times.to(coords.values.dtype).unsqueeze(2).expand(-1, -1, grid[1] * grid[2]).flatten(1)
         values = torch.cat([time.unsqueeze(2), space], dim=2)
         bounds = None
         if torch.compiler.is_compiling():  # Then nothing can be looked at.

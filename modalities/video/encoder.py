@@ -134,8 +134,10 @@ class DividedEncoder(Encoder):
             real = mask[:, clip.prefix :: places]
             time = time.hide(~real)
         if time.values.shape[0] > 1:  # One series for each place of a sample.
-            known = None if time.positioned is None else time.positioned.repeat_interleave(places, dim=0)
-            values = time.values.repeat_interleave(places, dim=0)
+            known = (
+                None if time.positioned is None else time.positioned.unsqueeze(1).expand(-1, places, -1).flatten(0, 1)
+            )
+            values = time.values.unsqueeze(1).expand(-1, places, -1, -1).flatten(0, 1)
             time = Coordinates(values, positioned=known, integral=time.integral, bounds=time.bounds, unit=time.unit)
         time_mask = None if real is None else real.repeat_interleave(places, dim=0)
         apart = _Apart(x[:, : clip.prefix], clip.grid, clip.space(), time, real, time_mask)
@@ -222,7 +224,7 @@ class FactorisedEncoder(Encoder):
             time = time.hide(~time_mask)
         apart = _Apart(x[:, : clip.prefix], clip.grid, clip.space(), time, real, time_mask)
         if self.space_token is not None:
-            pictures = torch.cat([self.space_token.to(x.dtype).expand(len(pictures), -1, -1), pictures], dim=1)
+            pictures = torch.cat([self.space_token.to(x.dtype).expand(pictures.shape[0], -1, -1), pictures], dim=1)
         first, last = self.blocks[0], self.blocks[-1]
         assert isinstance(first, Block) and isinstance(last, Block)
         frames = _Frames(first.attn.frame(pictures, apart.space), last.attn.frame(pictures, time))
@@ -232,7 +234,7 @@ class FactorisedEncoder(Encoder):
         """What goes over time: the prefix as it came in, and a feature of each picture."""
         pictures = self.norm_space(pictures)
         pooled = pictures[:, 0] if self.space_token is not None else pictures.mean(dim=1)
-        series = torch.cat([apart.first, pooled.unflatten(0, (len(apart.first), -1))], dim=1)
+        series = torch.cat([apart.first, pooled.unflatten(0, (apart.first.shape[0], -1))], dim=1)
         return self.norm_time(series)
 
 

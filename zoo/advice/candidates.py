@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 from collections.abc import Mapping
@@ -13,12 +14,14 @@ from zoo.advice.rules import load_rules
 from zoo.encodings import encodings, split_name
 from zoo.encodings.facts import EXTENSIONS, FACTS, facts_row
 
-__all__ = ["candidates", "commands", "models_of", "properties"]
+__all__ = ["MEASURE", "candidates", "commands", "models_of", "properties"]
 
 # Learned numbers a layer beyond which an encoding counts as large: a twentieth of a layer of ViT-B (7.1 million).
 _MANY = 354_000
 # `zoo.encodings.quadratic.SAFE_RADIUS_16_BIT`, which imports torch: the largest sum over axes of (half extent)^2.
 FOLD_RADIUS = 4096.0
+# Tokens -> the command that measures what was trained at other sizes.
+MEASURE = {"grid": "zoo eval local-dir:OUT --data DIR --sizes 112,160,224"}
 _ORDER = ("embedded", "hub", "release", "none")
 
 
@@ -107,8 +110,9 @@ def models_of(encoding: str, answers: Mapping[str, Any]) -> list[dict[str, Any]]
 
 
 def _has_facts_of(entry: registry.Entry, pattern: str) -> bool:
-    """Whether a pattern for architectures meets that of the model, and not the end of a longer one (`video-vit`)."""
-    return str(entry.config["architecture"]).startswith(pattern.strip("*-").split("-[")[0])
+    """Whether `*` at the start of a pattern stands for the encoding alone, and no start of a longer name (`video-`)."""
+    encoding = entry.encoding.replace("+", "-")
+    return not pattern.startswith("*") or fnmatch.fnmatchcase(entry.name, encoding + pattern[1:])
 
 
 def commands(encoding: str, extend: str | None, answers: Mapping[str, Any]) -> list[str]:
@@ -120,9 +124,8 @@ def commands(encoding: str, extend: str | None, answers: Mapping[str, Any]) -> l
         return lines + [f"zoo card {model['name']}" for model in models if model["weights"] in ("hub", "release")][:1]
     known = [model["command"] for model in models if model["command"]][:1]
     lines = [f"{command} --out OUT" for command in known or [_by_recipe(encoding, _facts_of(answers))]]
-    if tokens == "grid" and answers["size"] == "changing":
-        more = f" --extend {extend}" if extend else ""
-        lines.append(f"zoo eval local-dir:OUT --data DIR --sizes 112,160,224{more}")
+    if tokens in MEASURE and answers["size"] == "changing":
+        lines.append(MEASURE[tokens] + (f" --extend {extend}" if extend else ""))
     return lines
 
 

@@ -21,25 +21,34 @@ from zoo.advice.rules import load_rules
 from zoo.cards import read_record
 from zoo.errors import ConfigError
 
-__all__ = ["comparison", "comparison_path", "measured", "tables"]
+__all__ = ["comparison", "comparison_path", "measured", "measured_file", "tables"]
 
 # Keys of a training recipe that do not change what is learned.
 _FREE = ("workers", "compile", "checkpoint_every", "checkpoint_seconds", "log_every")
 
 
 def comparison_path() -> Path:
-    """Where `comparison.json` is: in the installed package `hub_cards`, in a checkout in `docs`.
+    """Where `comparison.json` is, see `measured_file`."""
+    return measured_file("comparison.json", "the measured comparison")
+
+
+def measured_file(name: str, what: str) -> Path:
+    """Where a file of measurements is: in the installed package `hub_cards`, in a checkout in `docs`.
+
+    Args:
+        name: Of the file.
+        what: It is, for the error.
 
     Raises:
         ConfigError: If it is at neither place.
     """
     package = Path(next(iter(importlib.import_module("hub_cards").__path__)))
-    places = (package / "comparison.json", package.parent / "docs" / "comparison.json")
+    places = (package / name, package.parent / "docs" / name)
     for path in places:
         if path.is_file():
             return path
     looked = " and ".join(map(str, places))
-    raise ConfigError(f"the measured comparison is not in this installation (looked for {looked})")
+    raise ConfigError(f"{what} is not in this installation (looked for {looked})")
 
 
 @functools.cache

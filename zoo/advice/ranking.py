@@ -10,9 +10,10 @@ from zoo.advice.candidates import candidates, commands, models_of, properties
 from zoo.advice.measurements import measured
 from zoo.advice.rules import check_answers, load_rules, matches
 
-__all__ = ["advise"]
+__all__ = ["MODELS", "advise"]
 
-_MODELS = 3  # That are named for an encoding.
+MODELS = 3
+"""That are named for an encoding."""
 
 
 def advise(
@@ -94,7 +95,7 @@ def advise(
                 "reasons": reasons,
                 "extend": extend,
                 "options_tried": _options_tried(name, answers),
-                "models": models_of(name, answers)[:_MODELS],
+                "models": models_of(name, answers)[:MODELS],
                 "commands": commands(name, extend, answers),
                 "source": known_of[name]["source"],
             }

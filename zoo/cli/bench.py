@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from zoo.cli.bench_browse import browse
 from zoo.cli.bench_driving import driving
 from zoo.cli.bench_events import events
 from zoo.cli.bench_points import points
@@ -17,11 +18,12 @@ __all__ = ["bench"]
 
 bench = typer.Typer(
     help="Measure speed: single-picture latency, whole models, the cost of position encodings, event tokens, clouds, "
-    "key frames.",
+    "key frames, the try-it panel.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
+bench.command("browse")(browse)
 bench.command("events")(events)
 bench.command("points")(points)
 bench.command("driving")(driving)

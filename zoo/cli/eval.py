@@ -59,7 +59,7 @@ _SIZES = {"points": "points", "sequence": "size"}
 
 
 def eval_(
-    name: Annotated[str, typer.Argument(help="Model name, as for `zoo predict`.")],
+    name: Annotated[str, typer.Argument(help="Model name, as for `zoo predict`; or a file of `zoo export`.")],
     data: Annotated[
         str,
         typer.Option(
@@ -128,13 +128,18 @@ def eval_(
 
     import zoo
     from zoo.card_facts import training_seed
+    from zoo.errors import ConfigError
     from zoo.evaluations import evaluation
     from zoo.finetune.hub_data import fetched
     from zoo.sharing import launched
+    from zoo.sources import is_exported
 
     seed = training_seed(name)
     command = shlex.join(["zoo", *sys.argv[1:]])
-    target = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    exported = is_exported(name)  # Such a file has a dtype of its own, and is mostly for the CPU.
+    if exported and dtype != "float32":
+        raise ConfigError(f"--dtype {dtype}: an exported file computes in its own: export it with --dtype")
+    target = device or ("cuda" if torch.cuda.is_available() and not exported else "cpu")
     with launched(target) as (share, own):
         model = zoo.load(name, device=own)
         kind = (model.config["modality"], model.config["task"])
@@ -160,6 +165,8 @@ def eval_(
         return  # The first process says and writes what all of them know.
     # What a card needs to know of weights in a folder, which may be gone by then.
     report |= {"model": model.config["name"], **({} if seed is None else {"seed": seed})}
+    if exported:
+        report["dtype"] = model.graph["weights"]
     if as_json:
         print(json.dumps(report, indent=2))
     else:

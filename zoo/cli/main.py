@@ -26,6 +26,7 @@ COMMANDS = {
     "reproduce": "zoo.cli.reproduce:reproduce",
     "convert": "zoo.cli.convert:convert",
     "publish": "zoo.cli.publish:publish",
+    "export": "zoo.cli.export:export",
     "viz": "zoo.cli.viz:viz",
     "bench": "zoo.cli.bench:bench",
     "make-canvas": "zoo.cli.make_canvas:make_canvas",
@@ -36,6 +37,7 @@ COMMANDS = {
     "encodings": "zoo.cli.encodings:encodings",
     "advise": "zoo.cli.advise:advise",
     "doctor": "zoo.cli.doctor:doctor",
+    "browse": "zoo.cli.browse:browse",
 }
 
 # typer may carry click inside; its own class leads to the base of usage errors wherever that lives.

@@ -28,7 +28,12 @@ _EXIT_SOME_FAILED = 2
 
 def predict(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Model: a name of `zoo list`, hf-hub:org/repo or local-dir:FOLDER.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Model: a name of `zoo list`, hf-hub:org/repo or local-dir:FOLDER; or a file of"
+            " zoo export, FILE.onnx or trusted:FILE.pt2.",
+        ),
     ],
     sources: Annotated[
         list[str] | None,

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from zoo.detection.parameter_count import BINS
+from zoo.tracing import is_exporting
 
 __all__ = ["cell_centres", "decode", "expected_distances", "flatten_maps", "select"]
 
@@ -77,10 +79,15 @@ def select(boxes: Tensor, scores: Tensor, max_detections: int, min_score: float)
         (B, max_detections, 6): x1, y1, x2, y2, score, class; by falling score, then rows of zeros.
     """
     classes = scores.shape[2]
-    count = min(max_detections, scores.shape[1] * classes)
+    if is_exporting():  # As many are chosen at every size: cells that hold nothing make up for those of small inputs.
+        cells = -(-max_detections // classes)
+        boxes, scores = F.pad(boxes, (0, 0, 0, cells)), F.pad(scores, (0, 0, 0, cells), value=-1.0)
+        count = max_detections
+    else:
+        count = min(max_detections, scores.shape[1] * classes)
     best, index = scores.flatten(1).topk(count, dim=1, sorted=True)
     cell = torch.div(index, classes, rounding_mode="floor")
     chosen = boxes.gather(1, cell.unsqueeze(2).expand(-1, -1, 4))
     rows = torch.cat([chosen, best.unsqueeze(2), (index % classes).unsqueeze(2).to(boxes.dtype)], dim=2)
     rows = rows.masked_fill((best < min_score).unsqueeze(2), 0.0)
-    return torch.nn.functional.pad(rows, (0, 0, 0, max_detections - count))
+    return F.pad(rows, (0, 0, 0, max_detections - count))

@@ -199,6 +199,9 @@ class AttentionEncoding(Extendable, nn.Module, ABC):
     def place(self, layer: int, depth: int) -> None:
         """Tells the encoding that it serves block `layer` of `depth`, for those that differ by layer."""
 
+    def freeze(self) -> None:
+        """Computes once what follows from the weights alone, which must not change from here on; for export."""
+
     def project_parameters(self) -> None:
         """Brings own parameters back into their range after an optimiser step, for those that have one."""
 

@@ -121,7 +121,7 @@ class ContinuousBias(AttentionEncoding):
         pairs = pair_frame(coords, dtype)
         steps = None
         if coords.integral:
-            spans = tuple(round(2 * extent) for extent in coords.extents())
+            spans = tuple(math.floor(2 * extent + 0.5) for extent in coords.extents())
             if math.prod([2 * span + 1 for span in spans]) <= pairs.values.shape[1] ** 2:
                 steps = spans
         return _CPBFrame("score", pairs.values, pairs.positioned, steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +13,7 @@ from zoo.coordinates import Coordinates
 from zoo.encodings.base import TokenEncoding
 from zoo.encodings.distance import choice_option
 from zoo.errors import ConfigError, DataError
+from zoo.tracing import is_open, refuse_above
 
 __all__ = ["Learned"]
 
@@ -78,7 +80,7 @@ class Learned(TokenEncoding):
             raise DataError("a learned table needs tokens on a grid (coordinates.grid, clip or text)")
         bounds = coords.bounds or coords.measured_bounds()
         low = torch.tensor([low for low, _ in bounds], device=coords.values.device, dtype=coords.values.dtype)
-        sizes = [round(high - low) + 1 for low, high in bounds]
+        sizes = [math.floor(high - low + 0.5) + 1 for low, high in bounds]
         table = self.table.to(coords.values.dtype)
         if sizes != list(table.shape[1:]):
             axes = len(sizes)
@@ -90,12 +92,17 @@ class Learned(TokenEncoding):
         """Cells of coordinates as they are."""
         sizes = self.table.shape[1:]
         bounds = coords.bounds or coords.measured_bounds()
-        if coords.packed or any(low < 0 or high > size - 1 for (low, high), size in zip(bounds, sizes, strict=True)):
+        values, beyond = coords.values, coords.packed
+        for (low, high), size in zip(bounds, sizes, strict=True):
+            if is_open(high):  # That is known when the graph runs.
+                values, high = refuse_above(values, high, size - 1), low
+            beyond = beyond or low < 0 or high > size - 1
+        if beyond:
             raise DataError(
                 f"a learned table of {' x '.join(map(str, sizes))} positions has no others: coordinates are {bounds}; "
                 "give fewer tokens, or load the model with a larger 'grid'"
             )
-        return _entries(self.table.to(coords.values.dtype), coords.values.round().long(), coords)
+        return _entries(self.table.to(values.dtype), values.round().long(), coords)
 
     def no_weight_decay(self) -> set[str]:
         """The table is no weight."""

@@ -32,15 +32,26 @@ class PaPE(QuadraticEncoding):
         head_dim: Unused, part of the common signature.
         coord_dim: Coordinate axes p.
         parabolas: Number m of parabolas of a head. It enlarges the family of M_i, not the width of q and k.
+        reach: How many times as wide as the released initialisation the parabolas of the last head start; the first
+            head starts as released, those between in equal ratios. Released parabolas reach about a token, which
+            suits neighbourhoods of a grid; long sequences have more to see from the start.
     """
 
     extension_methods = ("rescale", "pi")
 
     def __init__(
-        self, *, dim: int, num_heads: int, head_dim: int, coord_dim: int, parabolas: int = RELEASED_PARABOLAS
+        self,
+        *,
+        dim: int,
+        num_heads: int,
+        head_dim: int,
+        coord_dim: int,
+        parabolas: int = RELEASED_PARABOLAS,
+        reach: float = 1.0,
     ) -> None:
         super().__init__()
         self.parabolas = int(number_option("parabolas", parabolas, low=1, high=4096, integer=True))
+        self.reach = number_option("reach", reach, low=1, high=1e6)
         self.num_heads, self.coord_dim = num_heads, coord_dim
         self.add_directions()
         self.add_coefficients(dim)
@@ -59,15 +70,19 @@ class PaPE(QuadraticEncoding):
         """Draws the released initialisation: uniform +-1/sqrt(p) for directions, +-1/sqrt(C) for coefficients.
 
         The directions of other numbers of parabolas than the released 50 are drawn sqrt(50 / m) times as long, so that
-        the reach of the bias at the start does not depend on their number.
+        the width of the bias at the start does not depend on their number.
         """
-        reach = math.sqrt(RELEASED_PARABOLAS / self.parabolas / self.coord_dim)
+        length = math.sqrt(RELEASED_PARABOLAS / self.parabolas / self.coord_dim)
         for parameter in self.parameters(recurse=False):
-            nn.init.uniform_(parameter, -reach, reach)
+            nn.init.uniform_(parameter, -length, length)
         for layer in self.children():
             assert isinstance(layer, nn.Linear)
             bound = 1 / math.sqrt(layer.in_features)
             nn.init.uniform_(layer.weight, -bound, bound)
+        if self.reach != 1:
+            share = torch.linspace(0, 1, self.num_heads, device=self.position.device)
+            with torch.no_grad():
+                self.position.mul_(self.reach ** -share.view(-1, 1, 1))
 
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> QuadraticFrame:
         """See `zoo.encodings.quadratic.make_frame`."""

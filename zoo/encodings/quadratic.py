@@ -18,6 +18,7 @@ Legend: B batch, N tokens, H heads, p axes, c = p(p+1)/2 quadratic columns.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,7 @@ from torch import Tensor
 from zoo.coordinates import Coordinates
 from zoo.encodings.base import AttentionEncoding, Frame, LastRows, Score, algebra_dtype
 from zoo.encodings.terms import Columns, FoldableScore, FusedScore, Parabolas
+from zoo.tracing import is_exporting, refuse_above
 
 __all__ = [
     "QuadraticEncoding",
@@ -137,7 +139,12 @@ def make_frame(coords: Coordinates, dtype: torch.dtype) -> QuadraticFrame:
     pieces = piece_dtype(dtype, values.device)
     extents = coords.extents()
     frame = QuadraticFrame("score", values, products, positioned, None, None, (), coords.integral, pieces)
-    if not sum(extent**2 for extent in extents) <= safe_radius(pieces, coords.integral):
+    safe = safe_radius(pieces, coords.integral)
+    if is_exporting() and not all(isinstance(extent, float) and math.isfinite(extent) for extent in extents):
+        # A graph for sizes that are not known yet folds at all that are safe.
+        values = refuse_above(values, values.abs().amax(dim=-2).square().sum(dim=-1), safe)
+        extents = (safe**0.5,) * len(extents)
+    elif not sum(extent**2 for extent in extents) <= safe:
         return frame
     powers = _powers(extents, pieces)
     known = torch.ones_like(values[..., :1]) if positioned is None else positioned
@@ -184,6 +191,8 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
     By integer arithmetic, because compilers drop a conversion to 16 bit and back as if it did nothing.
     """
+    if is_exporting():  # Graphs have no view of bits, and runtimes keep conversions that lose something.
+        return x.detach().to(dtype).float()
     spare = 16 if dtype == torch.bfloat16 else 13  # Mantissa bits of float32 that the dtype has not.
     bits = x.detach().float().view(torch.int32)
     return ((bits + (1 << (spare - 1))) & -(1 << spare)).view(torch.float32)

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from zoo.coordinates import Coordinates
-from zoo.encodings.base import AttentionEncoding, Frame, number_option
+from zoo.encodings.base import AttentionEncoding, Frame, algebra_dtype, number_option
 from zoo.encodings.extension import Extension
 from zoo.encodings.rope import RoPE
 from zoo.encodings.rotary import Positions, Rotation, make_positions, rotate
 from zoo.errors import ConfigError
+from zoo.tracing import is_exporting
 
 __all__ = ["STRING", "ComRoPELD", "LieRE", "skew", "turn"]
 
@@ -56,16 +57,17 @@ def turn(generators: Tensor) -> Tensor:
     Returns:
         (..., n, n) like the argument.
     """
+    if is_exporting():  # Runtimes do not know the operator.
+        return _rotations(generators)
     result: Tensor = _turn(generators)
     return result
 
 
-@torch.library.custom_op("zoo::turn", mutates_args=())
-def _turn(generators: Tensor) -> Tensor:
+def _rotations(generators: Tensor) -> Tensor:
     most, degree = _SQUARINGS[generators.dtype], _DEGREES[generators.dtype]
     norm = generators.abs().sum(dim=-1).amax(dim=-1)[..., None, None]
     squarings = torch.log2(2 * norm.clamp_min(0.25)).ceil().clamp(0, most)
-    if generators.device.type == "cpu":  # Elsewhere this would wait for the device.
+    if generators.device.type == "cpu" and not is_exporting():  # Elsewhere this would wait for the device.
         most = int(squarings.nan_to_num(most).amax()) if squarings.numel() else 0
     scaled = generators * torch.exp2(-squarings)
     identity = torch.eye(generators.shape[-1], device=generators.device, dtype=generators.dtype)
@@ -75,6 +77,9 @@ def _turn(generators: Tensor) -> Tensor:
     for done in range(most):
         result = torch.where(squarings > done, result @ result, result)
     return result.contiguous()
+
+
+_turn = torch.library.custom_op("zoo::turn", _rotations, mutates_args=())
 
 
 @_turn.register_fake
@@ -130,6 +135,7 @@ class STRING(AttentionEncoding):
         self.rope = RoPE(dim=dim, num_heads=num_heads, head_dim=head_dim, coord_dim=coord_dim, base=base)
         self.head_dim = head_dim
         self.skew = nn.Parameter(torch.empty(num_heads, head_dim * (head_dim - 1) // 2))
+        self._frozen: Tensor | None = None
         self.reset_parameters()
 
     def extend(self, extension: Extension | None) -> None:
@@ -141,12 +147,18 @@ class STRING(AttentionEncoding):
         """Starts as plain RoPE."""
         nn.init.zeros_(self.skew)
 
+    def freeze(self) -> None:
+        """See `AttentionEncoding.freeze`: the basis, since graphs cannot solve equations."""
+        self._frozen = self.basis(algebra_dtype(self.skew.dtype)).detach()
+
     def frame(self, coords: Coordinates, dtype: torch.dtype) -> Rotation:
         """Cosines and sines of all angles, in float32 or wider."""
         return self.rope.frame(coords, dtype)
 
     def basis(self, dtype: torch.dtype) -> Tensor:
         """The orthogonal matrices P, (H, D, D)."""
+        if self._frozen is not None:
+            return self._frozen.to(dtype)
         s = skew(self.skew.to(dtype), self.head_dim)
         identity = torch.eye(self.head_dim, device=s.device, dtype=dtype)
         # The two factors commute; I + S is never singular, and to check that would be to wait for the device.

@@ -11,7 +11,7 @@ from zoo.card_facts import NOT_RECIPE, portable_command
 from zoo.card_metrics import digits, heading, measured_metrics, note, unit
 from zoo.card_tables import code, literal, measured_index, noun, table
 from zoo.cards import is_generated, model_card, read_record
-from zoo.checkpoints import CARD, CONFIG
+from zoo.checkpoints import CARD, CONFIG, WEIGHTS, stored_dtype
 from zoo.config_file import dump_config, read_config
 from zoo.errors import ConfigError, UnknownModelError
 from zoo.files import write_whole
@@ -36,17 +36,18 @@ def finish(folder: Path) -> None:
         write_whole(folder / CONFIG, dump_config(config))
         card = folder / CARD
         if not card.is_file() or is_generated(card.read_text(encoding="utf-8")):
-            write_whole(card, tuned_card(config, record))
+            write_whole(card, tuned_card(config, record, stored_dtype(folder / WEIGHTS)))
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror or error}") from error
 
 
-def tuned_card(config: Mapping[str, Any], record: Mapping[str, Any]) -> str:
+def tuned_card(config: Mapping[str, Any], record: Mapping[str, Any], stored: str = "") -> str:
     """The text of the card.
 
     Args:
         config: Of the finished model.
         record: `train_record.json` of its run.
+        stored: Dtype of its weights, as `zoo.checkpoints.stored_dtype` gives it.
     """
     base = str(record["recipe"]["model"])
     front = {
@@ -65,7 +66,7 @@ def tuned_card(config: Mapping[str, Any], record: Mapping[str, Any]) -> str:
         "## Training",
         _training(record),
     ]
-    return model_card(config, sections, front)
+    return model_card(config, sections, front, stored)
 
 
 def _shown(base: str) -> str:

@@ -23,6 +23,7 @@ from zoo.kernels.lattice import lattice_attention
 from zoo.kernels.polar import polar_attention
 from zoo.kernels.rows import attention_rows
 from zoo.kernels.select import call_of, record, select
+from zoo.tracing import is_exporting
 
 __all__ = ["attend", "attention_weights", "call_of"]
 
@@ -307,6 +308,8 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Tensor | None
 def _by_rows(block: Callable[[Tensor, slice], Tensor], q: Tensor, keys: int, elements: int) -> Tensor:
     """Runs `block(rows of q, which)` on as many query rows at a time as make `elements` logits."""
     queries = q.shape[2]
+    if is_exporting():  # The number of blocks would be that of the traced size.
+        return block(q, slice(None))
     step = max(1, elements // max(1, q.shape[0] * q.shape[1] * keys))
     if step >= queries:
         return block(q, slice(None))  # No numbers: compiled code is good for other sizes.

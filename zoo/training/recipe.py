@@ -87,7 +87,8 @@ class Recipe:
         checkpoint_seconds: Seconds between checkpoints; 0 for none. Several processes look at the clock, and whether
             they were asked to stop, where metrics are logged.
         max_minutes: Save a checkpoint and stop after this time; `None` for no limit.
-        weights_dtype: Of the exported file, `"float32"` or `"float16"`.
+        weights_dtype: Of the exported file, `"float32"`, `"float16"` or `"int8"` (see `zoo.save`). What is
+            measured at the end of a run is the model before it is rounded to that.
         options: The task's own keys.
     """
 
@@ -165,7 +166,8 @@ class Recipe:
             raise ConfigError("recipe: patience waits for a metric: set select, for example to dev_top1")
         if self.max_minutes is not None:
             check("max_minutes", self.max_minutes, self.max_minutes > 0, "above 0 or null")
-        check("weights_dtype", self.weights_dtype, self.weights_dtype in ("float32", "float16"), "float32 or float16")
+        stored = ("float32", "float16", "int8")
+        check("weights_dtype", self.weights_dtype, self.weights_dtype in stored, "float32, float16 or int8")
 
     def part_of_step(self) -> Recipe:
         """The recipe by which a task makes the batches that are parts of a step."""

@@ -26,6 +26,7 @@ _CHUNK = 1 << 22
 # Of the human genome: whole chromosomes, which is ours.
 _CHROMOSOME = re.compile(r"(?:chr)?(\d{1,2}|X|Y)")
 _GENOME_SPLITS = {"20": "validation", "21": "test"}
+_UNKNOWN = re.compile(rb"[NRYSWKMBDHV]+")  # With the ambiguity codes of IUPAC, of which the tokenizer makes N too.
 
 
 @dataclass(frozen=True)
@@ -110,19 +111,24 @@ def _maestro(data: Path, validation: float, seed: int) -> Iterator[Document]:
 
 
 def _genome(data: Path, validation: float, seed: int) -> Iterator[Document]:
-    """A FASTA file, plain or gzip: chromosomes 1 to 22, X and Y; unknown bases are left out, other records too.
+    """A FASTA file, plain or gzip: chromosomes 1 to 22, X and Y, without other records.
 
-    Chromosome 20 is for validation and 21 for testing.
+    A run of unknown bases becomes one N, and every chromosome ends with an N, so that no two bases follow each other
+    that do not in the genome. Chromosome 20 is for validation and 21 for testing.
     """
     opened: Any = gzip.open if data.suffix == ".gz" else open
     split: str | None = None
     waiting: list[bytes] = []
     size = chromosomes = 0
+    unknown = True  # Whether what came last was an N, or nothing.
 
     def flush(last: bool) -> Iterator[Document]:
-        nonlocal size
+        nonlocal size, unknown
         if split is not None and (waiting or last):
-            yield Document(split, b"".join(waiting).upper().replace(b"N", b""), last)
+            bases = _UNKNOWN.sub(b"N", b"".join(waiting).upper() + (b"N" if last else b""))
+            bases = bases[1:] if unknown and bases.startswith(b"N") else bases
+            unknown = last or bases.endswith(b"N") or (unknown and not bases)
+            yield Document(split, bases, last)
         waiting.clear()
         size = 0
 
