@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,14 +33,6 @@ class ShardedAccelerator(accelerate.Accelerator):
             transformer_cls_names_to_wrap=["Block"],
             cpu_ram_efficient_loading=True,  # What `accelerate launch` says unless it is told otherwise.
         )
-
-
-def work(rank: int, port: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    what(*arguments)
 
 
 def trained(settings: dict[str, Any], sharded: bool = False) -> None:

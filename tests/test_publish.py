@@ -130,6 +130,28 @@ def test_a_folder_is_published_in_one_commit(hub, folders, tmp_path):  # noqa: F
     assert repository.branches["main"] == newer.commit
 
 
+def test_a_model_in_memory_is_pushed(hub, folders, tmp_path):  # noqa: F811
+    first = folders[0]
+    model = zoo.load(f"local-dir:{first}")
+    with pytest.raises(
+        zoo.ConfigError, match=r"^the model cannot be published: .*still says 'Whoever.*card='README.md'$"
+    ):
+        zoo.push(model, "org/tiny")
+    with pytest.raises(zoo.ConfigError, match=r"card .*absent\.md: cannot be read \(No such file"):
+        zoo.push(model, "org/tiny", card=tmp_path / "absent.md")
+    with pytest.raises(zoo.ConfigError, match="Linear is not a model of pape-zoo"):
+        zoo.push(torch.nn.Linear(1, 1), "org/tiny")
+    with pytest.raises(zoo.ConfigError, match="a folder has its own"):
+        zoo.push(first, "org/tiny", card=first / "README.md")
+    assert not hub.repositories
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)  # No longer what the folder holds.
+    done = zoo.push(model, "org/tiny", private=True, revision="next", card=first / "README.md", tag="v1")
+    assert hub.repositories["org/tiny"].private and done.revision == "next" and done.tag == "v1"
+    assert same(zoo.load("hf-hub:org/tiny@next").state_dict(), model.state_dict())
+    assert zoo.push(first, "org/other").commit == hub.repositories["org/other"].branches["main"]
+
+
 def test_results_in_both_forms(hub, folders):  # noqa: F811
     from huggingface_hub import ModelCard, parse_eval_result_entries
 

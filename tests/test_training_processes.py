@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,6 +17,7 @@ from training_toys import stop_after, tiny_settings, write_toys
 
 import zoo
 from tests import image_ranks
+from tests.processes import together
 from zoo.errors import ConfigError
 from zoo.evaluate import evaluate_data
 from zoo.sharing import Share
@@ -49,19 +47,6 @@ def context() -> ForkServerContext:
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload(["tests.image_ranks", "modalities.image.task", "torchvision.transforms.v2"])
     return found
-
-
-def together(context: ForkServerContext, what: Callable[..., None], *arguments: Any) -> None:
-    """Runs something in two processes that are joined by gloo."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = [context.Process(target=image_ranks.work, args=(r, port, what, arguments)) for r in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(200)
-    assert [process.exitcode for process in processes] == [0, 0]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from zoo.interop import from_ultralytics, to_ultralytics
     from zoo.loading import load, save
     from zoo.predict import predictor
-    from zoo.publishing import publish
+    from zoo.publishing import publish, push
     from zoo.reading import read
     from zoo.registry import list_models
     from zoo.transformer import Block, Encoder
@@ -57,6 +57,7 @@ _LAZY = {
     "load": "zoo.loading",
     "predictor": "zoo.predict",
     "publish": "zoo.publishing",
+    "push": "zoo.publishing",
     "read": "zoo.reading",
     "save": "zoo.loading",
     "to_ultralytics": "zoo.interop",
@@ -100,6 +101,7 @@ __all__ = [
     "load",
     "predictor",
     "publish",
+    "push",
     "read",
     "save",
     "to_ultralytics",

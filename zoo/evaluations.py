@@ -34,7 +34,8 @@ def evaluation(modality: str, task: str, name: str) -> Callable[..., dict[str, A
 
     Returns:
         `function(model, data, *, split, sizes, name, batch_size, limit, dtype, extend, factor, skip_bad, quiet,
-        command)`, where all but the first two are optional; see `zoo.evaluate.evaluate_data`, also for what it returns.
+        command, share)`, where all but the first two are optional; see `zoo.evaluate.evaluate_data`, also for what
+        it returns.
 
     Raises:
         ConfigError: If there is none.

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha1
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from zoo.checkpoints import CARD
 from zoo.errors import ConfigError, HubError, ZooError
 from zoo.hub import check_repository
 from zoo.hub_errors import explain, failures, find, login_hint
 from zoo.publish_files import RECORD, Upload, UploadFile, folder_upload, source_folder
 from zoo.published_card import EVAL_RESULTS
 
-__all__ = ["Published", "publish"]
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Published", "publish", "push"]
 
 MAIN = "main"
 # Files that earlier versions of the same model may have left there and that this library alone writes.
@@ -105,6 +112,52 @@ def publish(
         with repository.explained(f"published as {result.commit}, but not tagged"):
             repository.tag(tag, result.commit)
     return replace(result, tag=tag)
+
+
+def push(
+    model: nn.Module | str | os.PathLike[str],
+    repo_id: str,
+    *,
+    private: bool = False,
+    revision: str | None = None,
+    card: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Published:
+    """Publishes a model in memory: `zoo.save` into a folder that goes afterwards, then `publish`.
+
+    Args:
+        model: A model of this library; or what `publish` takes, a registered name or a folder.
+        repo_id: See `publish`.
+        private: See `publish`.
+        revision: See `publish`.
+        card: A README.md for it. The one that `zoo.save` writes says nothing of the training data, which has to be
+            stated before anything is published.
+        **options: Others of `publish`, such as `licence="mit"`, `tag="v1.0"` or `dry_run=True`.
+
+    Raises:
+        ConfigError: If the model is not of this library, there is no such card, or as `publish` has it.
+        WeightsError: If a parameter is NaN or infinite, or there are no weights.
+        HubError: As `publish` has it.
+    """
+    about = {"private": private, "revision": revision, **options}
+    if isinstance(model, (str, os.PathLike)):
+        if card is not None:
+            raise ConfigError("card is for a model in memory; a folder has its own README.md")
+        return publish(os.fspath(model), repo_id, **about)
+    from zoo.loading import save
+
+    with tempfile.TemporaryDirectory(prefix="pape-zoo-") as folder:
+        save(model, folder)
+        if card is not None:
+            try:
+                shutil.copyfile(card, Path(folder) / CARD)
+            except OSError as error:
+                raise ConfigError(f"card {os.fspath(card)}: cannot be read ({error.strerror or error})") from error
+        try:
+            return publish(f"local-dir:{folder}", repo_id, **about)
+        except ConfigError as error:
+            hint = "; give card='README.md'" if card is None and "README.md" in str(error) else ""
+            raise ConfigError(str(error).replace(folder, "the model") + hint) from None
 
 
 def _check_arguments(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from zoo.errors import require
+from zoo.errors import ZooError, require
 
 __all__ = ["ALONE", "WAIT", "Share", "launched"]
 
@@ -40,13 +40,22 @@ class Share:
         return [(start, min(start + size, count)) for start in starts]
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, which pickle can send, in the order of their ranks."""
+        """The values of all processes, which pickle can send, in the order of their ranks.
+
+        Raises:
+            ZooError: If one of the others has ended.
+        """
         if self.world == 1:
             return [value]
         import torch.distributed
 
         values: list[Any] = [None] * self.world
-        torch.distributed.all_gather_object(values, value)
+        try:
+            torch.distributed.all_gather_object(values, value)
+        except RuntimeError as error:
+            if "closed" not in str(error) and "reset" not in str(error):
+                raise
+            raise ZooError(f"process {self.rank} stops: another one has ended and says why") from error
         return values
 
     @contextmanager

@@ -28,6 +28,7 @@ from zoo.errors import ConfigError
 from zoo.evaluate import data_facts, evaluating, report
 from zoo.progress import Update, no_update, progress_bar
 from zoo.read_ahead import in_order
+from zoo.sharing import ALONE, Share
 
 __all__ = ["Dropped", "as_metrics", "detect_frames", "evaluate_driving", "model_classes", "score_boxes"]
 
@@ -107,6 +108,7 @@ def detect_frames(
     workers: int = _WORKERS,
     dropped: Dropped | None = None,
     update: Update = no_update,
+    share: Share = ALONE,
 ) -> list[Boxes3D]:
     """Detections of key frames, in the frame of the car at each.
 
@@ -118,6 +120,7 @@ def detect_frames(
         workers: Threads that read.
         dropped: Sensors that are switched off.
         update: Called with (key frames done, text).
+        share: Of this process, where several evaluate together; all of them get the boxes of all key frames.
 
     Returns:
         Boxes of every frame on the CPU, best first.
@@ -128,7 +131,8 @@ def detect_frames(
     """
     config: Any = model.data_config
     device = next(model.parameters()).device
-    ahead = in_order(frames.__getitem__, range(len(frames)), workers)
+    own = [row for block in share.blocks(len(frames), batch_size) for row in range(*block)]
+    ahead = in_order(frames.__getitem__, own, workers)
     found: list[Boxes3D] = []
     with evaluating(model, dtype) as autocast, contextlib.closing(ahead):
         while scenes := list(itertools.islice(ahead, batch_size)):
@@ -139,8 +143,9 @@ def detect_frames(
                 outputs = model.forward_raw(batch)  # type: ignore[operator]
             # Every query: average precision wants the weak ones too, which a picture would not show.
             found += [boxes.to("cpu") for boxes in decode(outputs, MAX_BOXES, 0.0)]
-            update(len(found), "")
-    return found
+            update(min(share.world * len(found), len(frames)), "")
+    every = {row: boxes for part in share.gather(list(zip(own, found, strict=True))) for row, boxes in part}
+    return [every[row] for row in range(len(frames))]
 
 
 def score_boxes(found: Mapping[str, Boxes3D], truth: Mapping[str, DetectionTruth], data: NuScenes) -> DetectionScores:
@@ -190,6 +195,7 @@ def evaluate_driving(
     workers: int = _WORKERS,
     quiet: bool = True,
     command: str | None = None,
+    share: Share = ALONE,
 ) -> dict[str, Any]:
     """Scores a model on a data set in the format of nuScenes, over the classes that the model has.
 
@@ -211,6 +217,7 @@ def evaluate_driving(
         workers: Threads that read.
         quiet: Show no progress bar.
         command: For the report.
+        share: See `detect_frames`.
 
     Returns:
         As `zoo.evaluate.evaluate_data`, `images` being the number of key frames; each result has `size` (of an image),
@@ -241,6 +248,7 @@ def evaluate_driving(
                 dtype=dtype,
                 workers=workers,
                 dropped=dropped,
+                share=share,
                 update=functools.partial(_after, update, before),
             )
             speed = len(tokens) / (time.perf_counter() - began)

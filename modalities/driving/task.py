@@ -26,6 +26,7 @@ from modalities.driving.query_head import FusionOutputs
 from modalities.driving.workers import BatchWorkers
 from zoo.errors import ConfigError, DataError, require
 from zoo.read_ahead import in_order
+from zoo.sharing import Share
 from zoo.sources import locate
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
@@ -141,6 +142,7 @@ class DrivingDetection:
         assert isinstance(model, FusionDetector)  # Of this modality and task there are no others.
         self.order.start(torch.device("cpu"), rank, world)  # Where frames are looked up.
         self.device, self.rank, self.sizes, self.config = device, rank, model.sizes, model.data_config
+        self.share = Share(rank, world)
         options = self.options
         self.frames = self._opened(self.tokens)
         self.steps = options.augmentations(self.config)
@@ -198,6 +200,7 @@ class DrivingDetection:
             batch_size=self.options.eval_batch_size,
             dtype="bfloat16" if precision == "bf16" else "float32",
             workers=self.options.workers,
+            share=self.share,
         )
         scores = score_boxes(dict(zip(self.dev_tokens, found, strict=True)), truth, self.data)
         return {f"dev_{key}": value for key, value in as_metrics(scores).items()}

@@ -22,6 +22,7 @@ from zoo.detection.metrics import measured, require_metrics
 from zoo.errors import ConfigError, DataError
 from zoo.evaluate import data_facts, evaluating, report
 from zoo.progress import Update, no_update, progress_bar
+from zoo.sharing import ALONE, Share
 
 __all__ = ["accuracy", "average_precision", "evaluate_events"]
 
@@ -43,8 +44,13 @@ def _outputs(
             update(done, "")
 
 
-def _samples(data: ClipSet | SceneSet, indices: np.ndarray) -> Iterator[tuple[int, EventSample]]:
-    """Number and sample, read one after the other."""
+def _samples(
+    data: ClipSet | SceneSet, indices: np.ndarray, batch_size: int, share: Share
+) -> Iterator[tuple[int, EventSample]]:
+    """Number and sample of those of this process, whole batches one after the other."""
+    indices = np.concatenate(
+        [indices[:0], *(indices[slice(*block)] for block in share.blocks(len(indices), batch_size))]
+    )
     return ((index, data.sample(index, events)) for index, events in data.read_all(indices.tolist()))
 
 
@@ -56,6 +62,7 @@ def accuracy(
     batch_size: int = 32,
     dtype: str = "float32",
     update: Update = no_update,
+    share: Share = ALONE,
 ) -> dict[str, float]:
     """Top-1 and top-5 of a classifier in percent.
 
@@ -66,6 +73,7 @@ def accuracy(
         batch_size: Clips at a time.
         dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
         update: Called with (clips done, text).
+        share: Of this process, where several evaluate together; all of them get the results of all clips.
 
     Raises:
         ConfigError: If the sensors differ.
@@ -81,15 +89,17 @@ def accuracy(
     order: list[int] = []
 
     def samples() -> Iterator[EventSample]:
-        for index, sample in _samples(data, chosen):
+        for index, sample in _samples(data, chosen, batch_size, share):
             order.append(index)
             yield sample
 
     best = min(5, int(model.num_classes))  # type: ignore[arg-type]
-    top = [logits.float().topk(best).indices.cpu() for logits in _outputs(model, samples(), batch_size, dtype, update)]
+    top = [torch.zeros(0, best, dtype=torch.int64)]
+    top += [logits.float().topk(best).indices.cpu() for logits in _outputs(model, samples(), batch_size, dtype, update)]
     labels: Tensor = torch.from_numpy(data.labels[order])
-    hits = (torch.cat(top) == labels[:, None]).sum(0)
-    return {"top1": 100 * int(hits[0]) / len(order), "top5": 100 * int(hits.sum()) / len(order)}
+    own = (torch.cat(top) == labels[:, None]).sum(0)
+    hits = torch.stack(share.gather(own)).sum(0)
+    return {"top1": 100 * int(hits[0]) / len(chosen), "top5": 100 * int(hits.sum()) / len(chosen)}
 
 
 def average_precision(
@@ -101,6 +111,7 @@ def average_precision(
     batch_size: int = 16,
     dtype: str = "float32",
     update: Update = no_update,
+    share: Share = ALONE,
 ) -> dict[str, float]:
     """COCO metrics of a detector in percent, by the protocol of its data set.
 
@@ -114,6 +125,7 @@ def average_precision(
         batch_size: Scenes at a time.
         dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
         update: Called with (scenes done, text).
+        share: Of this process, where several evaluate together; all of them get the results of all scenes.
 
     Returns:
         The metrics of `zoo.detection.metrics.CocoMetrics`.
@@ -133,7 +145,7 @@ def average_precision(
     found: dict[int, list[TimedBoxes]] = defaultdict(list)
 
     def samples() -> Iterator[EventSample]:
-        for index, sample in _samples(data, chosen):
+        for index, sample in _samples(data, chosen, batch_size, share):
             order.append(index)
             times = np.full(len(sample.labels), data.times_us[index])
             truth[int(data.recordings[index])].append(TimedBoxes.of(times, sample.boxes, sample.labels))
@@ -147,8 +159,12 @@ def average_precision(
             boxes = TimedBoxes.of(times, rows[:, :4], rows[:, 5], rows[:, 4])
             found[int(data.recordings[index])].append(protocol.clipped(boxes, data.width, data.height))
             done += 1
-    recordings = sorted(truth)
-    true, detected = ([TimedBoxes.concatenate(side[number]) for number in recordings] for side in (truth, found))
+    sides = list(zip(*share.gather((dict(truth), dict(found))), strict=True))  # Of all processes.
+    recordings = sorted({number for own in sides[0] for number in own})
+    true, detected = (
+        [TimedBoxes.concatenate([part for own in side for part in own.get(number, ())]) for number in recordings]
+        for side in sides
+    )
     return score(true, detected, classes, protocol, class_names=data.class_names)
 
 
@@ -168,6 +184,7 @@ def evaluate_events(
     skip_bad: bool = False,
     quiet: bool = True,
     command: str | None = None,
+    share: Share = ALONE,
 ) -> dict[str, Any]:
     """Scores a model on a data set from disk: a classifier by its accuracy, a detector by the protocol of the set.
 
@@ -187,6 +204,7 @@ def evaluate_events(
         skip_bad: Take of damaged recordings what can be decoded.
         quiet: Show no progress bar.
         command: For the report.
+        share: See `accuracy`.
 
     Returns:
         `{"name", "task", "dataset", "split", "images", "data_sha256", "command", "device", "dtype", "results"}`: the
@@ -212,11 +230,12 @@ def evaluate_events(
         if (opened.width, opened.height) == (2 * data_config.width, 2 * data_config.height):
             opened = open_scenes(data, split, dataset, half=True, **about)
     else:
-        opened = open_clips(data, split, dataset, errors=errors)
+        with share.main_first():  # Which unpacks an archive.
+            opened = open_clips(data, split, dataset, errors=errors)
     chosen = np.arange(min(limit or len(opened), len(opened)))
     began = time.perf_counter()
     with progress_bar("evaluating", len(chosen), quiet) as update:
-        common: Any = {"dtype": dtype, "update": update}
+        common: Any = {"dtype": dtype, "update": update, "share": share}
         if detects:
             size = batch_size or 16
             results = average_precision(model, opened, opened.protocol, chosen, batch_size=size, **common)

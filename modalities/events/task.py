@@ -25,6 +25,7 @@ from zoo.detection.loss import DetectionLoss
 from zoo.detection.metrics import measured, require_metrics
 from zoo.detection.targets import Targets
 from zoo.errors import ConfigError
+from zoo.sharing import Share
 from zoo.training.holdout import held_out, split_dev
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
@@ -84,6 +85,7 @@ class _EventTask(ABC):
         check_sensor(self.data, data_config)
         self.order.start(torch.device("cpu"), rank, world)  # Where samples are looked up.
         self.device, self.rank = device, rank
+        self.share = Share(rank, world)
         if isinstance(self.data, BoxedRecordings):
             self.data.window = data_config.window_us, data_config.max_events
         store = SampleStore(self.data, self.rows, self.options.memory_gib, self.quiet)
@@ -142,7 +144,7 @@ class EventClassification(_EventTask):
         """Top-1 and top-5 in percent on the samples held out."""
         if not len(self.dev_rows):
             return {}
-        scores = accuracy(model, self.dev, self.dev_rows, dtype=self._dtype(precision))
+        scores = accuracy(model, self.dev, self.dev_rows, dtype=self._dtype(precision), share=self.share)
         return {f"dev_{key}": value for key, value in scores.items()}
 
 
@@ -198,5 +200,6 @@ class EventDetection(_EventTask):
         """COCO metrics in percent on the split `val`, by the protocol of the data set."""
         if self.dev is None:
             return {}
-        scores = average_precision(model, self.dev, self.dev.protocol, self.dev_rows, dtype=self._dtype(precision))
+        about: Any = {"dtype": self._dtype(precision), "share": self.share}
+        scores = average_precision(model, self.dev, self.dev.protocol, self.dev_rows, **about)
         return {f"dev_{key}": value for key, value in measured(scores).items()}

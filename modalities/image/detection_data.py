@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from modalities.image.detection_sources import BoxedItem, open_boxed_source
+from modalities.image.hub_boxes import HubBoxes
 from modalities.image.packing import PackedPixels, PictureSource, open_arrays, open_or_pack, pack_pictures
 from zoo.errors import DataError
 
@@ -174,6 +175,8 @@ def pack_boxes(
     """
 
     def describe(items: list[BoxedItem], sizes: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        if isinstance(source, HubBoxes):
+            source.check_form(items, sizes)
         own = [_usable(item, picture) for item, picture in zip(items, sizes, strict=True)]
         arrays = {name: np.concatenate([one[name] for one in own]) for name in _ARRAYS if name != "counts"}
         counts = np.array([len(one["labels"]) for one in own], dtype=np.int64)

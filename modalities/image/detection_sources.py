@@ -63,7 +63,8 @@ def open_boxed_source(data: Path, split: str, *, category_ids: bool = False) -> 
     """Finds pictures with boxes.
 
     Args:
-        data: A folder with `<split>.parquet` (or `<split>-*.parquet`); or with `annotations/instances_<split>*.json`,
+        data: A folder with `<split>.parquet` (or `<split>-*.parquet`), see `ParquetBoxes` and
+            `modalities.image.hub_boxes`; or with `annotations/instances_<split>*.json`,
             `instances_<split>*.json` or `<split>/_annotations.coco.json`, and the pictures in `<split>*/`,
             `images/<split>*/`, `images/` or beside the annotations; or with the `data.yaml` of YOLO's layout; or such a
             file itself.
@@ -77,7 +78,9 @@ def open_boxed_source(data: Path, split: str, *, category_ids: bool = False) -> 
     if files := parquet_files(data, split):
         if category_ids:
             raise DataError(f"{data}: category_ids is for COCO annotations; a Parquet file has labels alone")
-        return ParquetBoxes(files, source_name(data))
+        from modalities.image.hub_boxes import HubBoxes, has_objects
+
+        return HubBoxes.open(data, split) if has_objects(files) else ParquetBoxes(files, source_name(data))
     from modalities.image.yolo_source import YoloSource, find_yaml
 
     if (yaml := find_yaml(data)) is not None:
@@ -87,8 +90,8 @@ def open_boxed_source(data: Path, split: str, *, category_ids: bool = False) -> 
     if (annotations := find_coco(data, split)) is not None:
         return CocoSource(annotations, source_name(data), category_ids=category_ids)
     raise DataError(
-        f"{data}: no split {split!r}; expected {split}.parquet (columns image, boxes, labels), COCO's "
-        f"annotations/instances_{split}*.json with pictures in {split}*/, or YOLO's data.yaml"
+        f"{data}: no split {split!r}; expected {split}.parquet (columns image, boxes, labels; or image, objects), "
+        f"COCO's annotations/instances_{split}*.json with pictures in {split}*/, or YOLO's data.yaml"
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from modalities.image.detection_data import open_packed_boxes
 from modalities.image.detection_sources import find_coco, find_picture
 from modalities.image.finetune import picture_size
+from modalities.image.hub_boxes import BoxForm, HubBoxes, as_corners, has_objects
 from modalities.image.sources import ParquetTable, class_names, encoded, parquet_files, read_file, source_name
 from modalities.image.yolo_source import YoloSource, find_yaml, label_file, parse_lines
 from zoo.data_config import DataConfig
@@ -30,6 +31,7 @@ LAYOUTS = (
     "COCO: annotations/instances_train*.json (or train/_annotations.coco.json) and its pictures",
     "YOLO: data.yaml with train, val and names; pictures in images/, a text file for each in labels/",
     "Parquet with columns image, boxes (x1, y1, x2, y2 in pixels) and labels: train.parquet or train-*.parquet",
+    "Parquet as the Hub has it, with columns image and objects (bbox: x, y, width, height in pixels; and category)",
     "a packed set (meta.json)",
 )
 _OUTSIDE = 1.0  # Pixels beyond the edge that are put down to rounding.
@@ -52,6 +54,7 @@ class _Raw:
 class _Split:
     names: list[str]
     pictures: Callable[[], Iterator[_Raw]]
+    form: BoxForm | None = None  # Where the files do not say what the numbers of a box are.
 
 
 def examine(
@@ -92,7 +95,9 @@ def examine(
 def _layout(data: Path) -> tuple[str, Callable[[str, Report], _Split | None]]:
     """What the data are, and what opens a split of them (`None` where it is absent)."""
     if data.exists():
-        if parquet_files(data, "train"):
+        if files := parquet_files(data, "train"):
+            if has_objects(files):
+                return "Parquet files with objects", partial(_hub, data)
             return "Parquet files with boxes", partial(_parquet, data)
         if find_yaml(data) is not None:
             return "YOLO", partial(_yolo, data)
@@ -129,7 +134,11 @@ def _check(report: Report, splits: Mapping[str, _Split], skip_bad: bool, quiet: 
                 bad("pictures of another size than their annotations say", f"{raw.name}: {width} x {height}")
                 continue
             usable[split] += 1
+            if found.form is not None:
+                found.form.add(raw.boxes, height, width)
             own.update(_check_boxes(report, raw, height, width))
+        if found.form is not None and (problem := found.form.problem()) is not None:
+            report.error("boxes in another form", problem)
     copies.report(report)
     train = splits["train"].names if "train" in splits else []
     report_names(report, train)
@@ -219,6 +228,36 @@ def _parquet(data: Path, split: str, report: Report) -> _Split | None:
             yield _raw(name, kept, partial(encoded, record["image"]), size)
 
     return _Split(names, pictures)
+
+
+def _hub(data: Path, split: str, report: Report) -> _Split | None:
+    split = "validation" if split == "val" else split
+    if not parquet_files(data, split) or (split == "validation" and data.is_file()):
+        return None
+    source = HubBoxes.open(data, split)
+    names = source.class_names
+
+    def pictures() -> Iterator[_Raw]:
+        seen: set[Any] = set()
+        for row in source.rows():
+            if row.identity is not None and row.identity in seen:
+                report.error("ids of pictures that occur twice", f"{row.name}: {row.identity!r:.40}")
+            seen.add(row.identity)
+            if row.uneven:
+                report.error("pictures with another number of categories than boxes", f"{row.name}: {row.uneven}")
+                continue
+            kept: list[tuple[Sequence[float], str]] = []
+            for box, category, _, _ in row.objects:
+                if (label := source.label(category)) is None:
+                    report.error("categories that are missing or no class", f"{row.name}: {category!r:.40}")
+                elif not _four(box):
+                    report.error("boxes that are not four numbers", f"{row.name}: {box!r:.60}")
+                else:
+                    corners: list[float] = as_corners([box])[0].tolist()
+                    kept.append((corners, names[label] if names else str(label)))
+            yield _raw(row.name, kept, partial(encoded, row.image), row.size)
+
+    return _Split(list(names or []), pictures, BoxForm(source.path))
 
 
 def _coco(data: Path, split: str, report: Report) -> _Split | None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from zoo.class_folders import class_folders, files_in, split_names, split_root
 from zoo.errors import DataError, require
+from zoo.finetune.hub_data import data_name
 
 __all__ = ["FolderSource", "Item", "ParquetSource", "ParquetTable", "Source", "class_names", "encoded", "stamps_sha256"]
 __all__ += ["SUFFIXES", "open_source", "parquet_files", "read_file", "source_name"]
@@ -66,7 +67,7 @@ def open_source(data: Path, split: str) -> Source:
 
 def source_name(data: Path) -> str:
     """What a data set is called: its folder or file."""
-    return data.stem if data.is_file() else data.resolve().name
+    return data.stem if data.is_file() else data_name(data)
 
 
 def parquet_files(data: Path, split: str) -> list[Path]:
@@ -108,7 +109,8 @@ class ParquetTable:
             opened = [pq.ParquetFile(f) for f in files]
             there = [{c.name: pyarrow.types.is_nested(c.type) for c in f.schema_arrow} for f in opened]
             self._count = sum(f.metadata.num_rows for f in opened)
-            self.metadata: dict[bytes, bytes] | None = opened[0].schema_arrow.metadata
+            self.schema = opened[0].schema_arrow
+            self.metadata: dict[bytes, bytes] | None = self.schema.metadata
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{self.path}: not a readable Parquet file ({error})") from error
         found = {column: _column(column, there) for column in (*columns, *optional)}

@@ -20,6 +20,7 @@ from zoo.errors import ConfigError, DataError
 from zoo.evaluate import Autocast, data_facts, evaluating, report
 from zoo.matching import match_classes
 from zoo.progress import Update, no_update, progress_bar
+from zoo.sharing import ALONE, Share
 from zoo.training.seeds import derive_seed
 
 __all__ = ["evaluate_points", "point_scores", "scale_votes", "score_classes", "score_points", "turn_votes"]
@@ -50,6 +51,7 @@ def score_classes(
     batch_size: int = 64,
     dtype: str = "float32",
     update: Update = no_update,
+    share: Share = ALONE,
 ) -> dict[str, float]:
     """Overall accuracy (`top1`) and mean class accuracy (`macc`) of a classifier, in percent.
 
@@ -62,6 +64,7 @@ def score_classes(
         batch_size: Clouds at a time.
         dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
         update: Called with (clouds done, text).
+        share: Of this process, where several evaluate together; all of them get the results of all clouds.
 
     Raises:
         DataError: If there are no clouds, or labels do not fit.
@@ -71,8 +74,7 @@ def score_classes(
     counts = ConfusionMatrix(int(model.num_classes))  # type: ignore[arg-type]
     matrices = torch.eye(3).unsqueeze(0) if votes is None else votes
     with evaluating(model, dtype) as autocast:
-        for start in range(0, len(store), batch_size):
-            rows = range(start, min(start + batch_size, len(store)))
+        for rows in (range(*block) for block in share.blocks(len(store), batch_size)):
             total: Any = 0
             for matrix in matrices:
                 batch = store.whole(rows, matrix.expand(len(rows), 3, 3))
@@ -82,7 +84,7 @@ def score_classes(
             truth = torch.from_numpy(np.asarray(labels[rows.start : rows.stop], np.int64)).to(total.device)
             counts.update(total.argmax(1), truth)
             update(rows.stop, "")
-    return counts.classification()
+    return counts.of_all(share).classification()
 
 
 @torch.inference_mode()
@@ -95,6 +97,7 @@ def score_points(
     batch_size: int = 8,
     dtype: str = "float32",
     update: Update = no_update,
+    share: Share = ALONE,
 ) -> dict[str, float]:
     """Mean IoU, mean class accuracy and accuracy of a segmenter in percent, over every point of the clouds.
 
@@ -110,6 +113,7 @@ def score_points(
         batch_size: Crops at a time.
         dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
         update: Called with (clouds done, text).
+        share: Of this process, where several evaluate together; all of them get the results of all clouds.
 
     Raises:
         DataError: If there are no clouds, or no labels.
@@ -120,13 +124,13 @@ def score_points(
     counts = ConfusionMatrix(int(model.num_classes), config.ignore_label)  # type: ignore[arg-type]
     about: dict[str, Any] = {"points": points, "votes": votes, "batch_size": batch_size}
     with evaluating(model, dtype) as autocast:
-        for row in range(len(store)):
+        for row, _ in share.blocks(len(store), 1):
             first, last = store.offsets[row : row + 2].tolist()
             total = point_scores(model, store, row, **about, autocast=autocast)
             counts.update(total.argmax(1), store.labels[first:last].to(store.device))
             update(row + 1, "")
     labels: list[str] | None = model.config["labels"]  # type: ignore[index, assignment]
-    return counts.segmentation(labels or [str(number) for number in range(counts.num_classes)])
+    return counts.of_all(share).segmentation(labels or [str(number) for number in range(counts.num_classes)])
 
 
 def point_scores(
@@ -200,6 +204,7 @@ def evaluate_points(
     skip_bad: bool = False,
     quiet: bool = True,
     command: str | None = None,
+    share: Share = ALONE,
 ) -> dict[str, Any]:
     """Scores a model on a data set from disk: plain, by voting, and a classifier of any cloud also on turned ones.
 
@@ -220,6 +225,7 @@ def evaluate_points(
         skip_bad: `False`: a damaged cloud stops the evaluation.
         quiet: Show no progress bar.
         command: For the report.
+        share: See `score_classes`.
 
     Returns:
         `{"name", "task", "dataset", "split", "images", "data_sha256", "command", "device", "dtype", "results"}`: the
@@ -243,7 +249,7 @@ def evaluate_points(
     device = next(model.parameters()).device
     store = PointStore(opened, chosen, config, device, classes=classes if segments else None, quiet=quiet)
     with progress_bar("evaluating", (2 * len(crops) if segments else 3) * len(chosen), quiet) as update:
-        measure = _Measure(model, store, batch_size or (8 if segments else 64), dtype, update)
+        measure = _Measure(model, store, batch_size or (8 if segments else 64), dtype, update, share)
         if segments:
             results = [{**_where(store, points), **measure.segmenter(points)} for points in crops]
         else:
@@ -272,9 +278,12 @@ def _where(store: PointStore, points: int | None = None) -> dict[str, Any]:
 class _Measure:
     """Everything that one call of `evaluate_points` measures of a model."""
 
-    def __init__(self, model: nn.Module, store: PointStore, batch_size: int, dtype: str, update: Update) -> None:
+    def __init__(
+        self, model: nn.Module, store: PointStore, batch_size: int, dtype: str, update: Update, share: Share
+    ) -> None:
         self.model, self.store, self.update, self.done = model, store, update, 0
-        self.options: dict[str, Any] = {"batch_size": batch_size, "dtype": dtype, "update": self._progress}
+        self.options: dict[str, Any] = {"batch_size": batch_size, "dtype": dtype, "share": share}
+        self.options["update"] = self._progress
 
     def _progress(self, done: float, text: str) -> None:
         self.update(self.done + done, text)

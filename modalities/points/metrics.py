@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.errors import DataError
+from zoo.sharing import Share
 
 __all__ = ["ConfusionMatrix"]
 
@@ -45,6 +46,14 @@ class ConfusionMatrix:
         counts = torch.zeros(size * size + 1, dtype=torch.int64, device=cell.device)
         counts.scatter_add_(0, cell, torch.ones_like(cell))
         self._counts = counts if self._counts is None else self._counts + counts
+
+    def of_all(self, share: Share) -> ConfusionMatrix:
+        """With the counts of all processes; itself where there is one."""
+        if share.world == 1:
+            return self
+        whole = ConfusionMatrix(self.num_classes, self.ignore_label)
+        whole._counts = torch.from_numpy(np.append(np.sum(share.gather(self.counts), axis=0), 0))
+        return whole
 
     @property
     def counts(self) -> np.ndarray:

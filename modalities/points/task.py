@@ -21,6 +21,7 @@ from modalities.points.options import ClassificationOptions, SegmentationOptions
 from modalities.points.store import PointStore
 from zoo.class_folders import has_split
 from zoo.errors import ConfigError, DataError
+from zoo.sharing import Share
 from zoo.sources import locate
 from zoo.training.holdout import held_out
 from zoo.training.recipe import Recipe
@@ -116,6 +117,7 @@ class _PointTask(ABC):
         self.order.start(torch.device("cpu"), rank, world)  # Where clouds are looked up.
         config: Any = model.data_config
         self.device, self.rank = device, rank
+        self.share = Share(rank, world)
         self.config: PointDataConfig = config
         self.points: int = self.options.num_points or self.config.num_points or _DEFAULT_POINTS
         self.store = self._store(self.data, self.rows)
@@ -185,7 +187,7 @@ class PointClassification(_PointTask):
         if not len(self.dev_rows):
             return {}
         labels = np.asarray(self.dev_data.labels)[self.dev_rows]
-        scores = score_classes(model, self.dev_store, labels, dtype=self._dtype(precision))
+        scores = score_classes(model, self.dev_store, labels, dtype=self._dtype(precision), share=self.share)
         return {f"dev_{key}": value for key, value in scores.items()}
 
 
@@ -253,5 +255,5 @@ class PointSegmentation(_PointTask):
         """Mean IoU and accuracy in percent on the clouds held out, every point of them."""
         if not len(self.dev_rows):
             return {}
-        scores = score_points(model, self.dev_store, dtype=self._dtype(precision))
+        scores = score_points(model, self.dev_store, dtype=self._dtype(precision), share=self.share)
         return {f"dev_{key}": value for key, value in scores.items()}

@@ -24,6 +24,7 @@ from zoo.errors import ConfigError
 from zoo.evaluate import data_facts, evaluating, report
 from zoo.model_inputs import call_model
 from zoo.progress import progress_bar
+from zoo.sharing import ALONE, Share
 
 __all__ = ["evaluate_sequences", "extension_for", "score"]
 
@@ -33,7 +34,13 @@ _LARGEST = 700.0  # Nats, below those whose exponential is too large for a float
 
 @torch.inference_mode()
 def score(
-    model: nn.Module, data: SequenceSet, size: int, *, dtype: str = "float32", limit: int | None = None
+    model: nn.Module,
+    data: SequenceSet,
+    size: int,
+    *,
+    dtype: str = "float32",
+    limit: int | None = None,
+    share: Share = ALONE,
 ) -> dict[str, float]:
     """Scores a decoder on a split.
 
@@ -43,6 +50,7 @@ def score(
         size: See `SequenceSet.scored`.
         dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
         limit: Only so many sequences.
+        share: Of this process, where several evaluate together; all of them get the results of all sequences.
 
     Returns:
         `nll`, the mean negative log-likelihood of a token in nats; `accuracy`, percent of tokens that got the largest
@@ -53,10 +61,12 @@ def score(
         ConfigError: If there are no sequences of this size.
     """
     device = next(model.parameters()).device
-    total = torch.zeros(5, dtype=torch.float64, device=device)  # nats, tokens, right, sequences without a fault, ends
-    sequences = 0
+    # Of each batch: nats, tokens, right, sequences without a fault, ends, sequences.
+    sums: dict[int, Tensor] = {}
     with evaluating(model, dtype) as autocast:
-        for batch in data.scored(size, limit):
+        for number, batch in enumerate(data.scored(size, limit)):
+            if number % share.world != share.rank:
+                continue
             with autocast():
                 logits: Tensor = call_model(model, batch.inputs)
             targets, asked = batch.targets, batch.targets != IGNORED
@@ -64,9 +74,13 @@ def score(
             right = (logits.argmax(dim=-1) == targets) & asked
             ends = targets == (IGNORED - 1 if data.frame_end is None else data.frame_end)
             faultless = (right == asked).all(dim=1)
-            total += torch.stack([part.sum(dtype=torch.float64) for part in (nats, asked, right, faultless, ends)])
-            sequences += len(targets)
-    nats_, tokens, hits, exact, frames = total.tolist()
+            parts = (nats, asked, right, faultless, ends, torch.ones(len(targets), device=device))
+            sums[number] = torch.stack([part.sum(dtype=torch.float64) for part in parts])
+    own = dict(zip(sums, torch.stack(list(sums.values())).cpu() if sums else (), strict=True))
+    every = {number: part for parts in share.gather(own) for number, part in parts.items()}
+    # Added in the order of the batches, however many processes there are.
+    total = sum((every[number] for number in sorted(every)), torch.zeros(6, dtype=torch.float64))
+    nats_, tokens, hits, exact, frames, sequences = total.tolist()
     found = {"nll": nats_ / tokens, "accuracy": 100 * hits / tokens}
     if isinstance(data.tokenizer, BpeTokenizer):
         found["perplexity"] = math.exp(found["nll"]) if found["nll"] < _LARGEST else math.inf
@@ -121,6 +135,7 @@ def evaluate_sequences(
     skip_bad: bool = False,
     quiet: bool = True,
     command: str | None = None,
+    share: Share = ALONE,
 ) -> dict[str, Any]:
     """Scores a decoder on data from disk, or on a made-up task, at several sizes.
 
@@ -138,6 +153,7 @@ def evaluate_sequences(
         skip_bad: `False`: a damaged file is an error.
         quiet: Show no progress bar.
         command: For the report.
+        share: See `score`.
 
     Returns:
         As `zoo.evaluate.evaluate_data`; results have what `score` gives.
@@ -159,14 +175,14 @@ def evaluate_sequences(
     results: list[dict[str, Any]] = []
     with progress_bar("evaluating", len(asked), quiet) as update:
         for done, size in enumerate(asked, start=1):
-            share = (size / own if factor is None else factor) if size > own else 1.0
-            extension = None if extend is None else extension_for(model, extend, share)
+            ratio = (size / own if factor is None else factor) if size > own else 1.0
+            extension = None if extend is None else extension_for(model, extend, ratio)
             began = time.perf_counter()
             with extended(model, extension) if extension is not None else nullcontext():
-                scores = score(model, opened, size, dtype=dtype, limit=limit)
+                scores = score(model, opened, size, dtype=dtype, limit=limit, share=share)
             speed = scores["tokens"] / (time.perf_counter() - began)
             row = {"size": size, "condition": f"{size} {opened.what}", **scores, "images_per_s": speed}
-            results.append(row if extend is None else {**row, "extend": extend, "factor": [share]})
+            results.append(row if extend is None else {**row, "extend": extend, "factor": [ratio]})
             update(done, f"{size} {opened.what}")
     facts = data_facts(opened, opened.split, round(results[0]["tokens"]))
     return report(model, results, **facts, name=name, command=command, dtype=dtype)

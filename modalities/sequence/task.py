@@ -15,6 +15,7 @@ from modalities.sequence.datasets import SequenceSet, open_sequences, splits
 from modalities.sequence.evaluate import score
 from modalities.sequence.options import SequenceOptions
 from modalities.sequence.tokenizers import tokenizer_from_dict
+from zoo.sharing import Share
 from zoo.sources import locate
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
@@ -89,6 +90,7 @@ class SequenceGeneration:
         """
         self.order.start(torch.device("cpu"), rank, world)
         self.rank, self.device = rank, device
+        self.share = Share(rank, world)
         self.data.start(device)
         stated: Any = model.data_config
         known: SequenceDataConfig = stated.replace(
@@ -122,5 +124,6 @@ class SequenceGeneration:
             return {}
         self._dev.start(self.device)
         dtype = "bfloat16" if precision == "bf16" else "float32"
-        scores = score(model, self._dev, self._dev.trained_size(), dtype=dtype, limit=self.options.dev_limit or None)
+        about: Any = {"dtype": dtype, "limit": self.options.dev_limit or None, "share": self.share}
+        scores = score(model, self._dev, self._dev.trained_size(), **about)
         return {f"dev_{key}": value for key, value in scores.items() if key != "tokens"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from zoo.matching import align_labels
 from zoo.model_inputs import call_model
 from zoo.progress import Update, no_update, progress_bar
 from zoo.read_ahead import in_order
+from zoo.sharing import ALONE, Share
 
 __all__ = ["accuracy", "evaluate_video"]
 
@@ -30,17 +32,17 @@ _WORKERS = 8
 
 
 def _views(data: VideoSet, indices: np.ndarray, model: Any, clips: int, crops: int, workers: int) -> Iterator[Any]:
-    """Number and views of each video, decoded by several threads."""
+    """The views of each video, decoded by several threads."""
     data_config = model.data_config
     sampler = sampler_for(data_config, clips)
 
-    def read(index: int) -> tuple[int, list[View]]:
+    def read(index: int) -> list[View]:
         reader = data.reader(index)
         samples = sampler(reader.times_s)
         clip = reader.at(np.concatenate([sample.indices for sample in samples]))
         steps = np.cumsum([0, *(len(sample.indices) for sample in samples)])
         parts = [clip.at(np.arange(start, end)) for start, end in zip(steps, steps[1:], strict=False)]
-        return index, [
+        return [
             view
             for part, sample in zip(parts, samples, strict=True)
             for view in view_of(part, sample, data_config, crops)
@@ -61,6 +63,7 @@ def accuracy(
     dtype: str = "float32",
     workers: int = _WORKERS,
     update: Update = no_update,
+    share: Share = ALONE,
 ) -> dict[str, float]:
     """Top-1 and top-5 of a classifier in percent; a video's score is the mean of the softmax over its views.
 
@@ -74,6 +77,7 @@ def accuracy(
         dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
         workers: Threads that decode.
         update: Called with (videos done, text).
+        share: Of this process, where several evaluate together; all of them get the results of all videos.
 
     Raises:
         ConfigError: If a setting cannot be used with this model.
@@ -87,7 +91,11 @@ def accuracy(
         )
     known = align_labels(data.labels, len(data.class_names), data.class_names, model)[chosen]
     device = next(model.parameters()).device
-    sums, places = torch.zeros(len(chosen), classes, dtype=torch.float64), {int(i): n for n, i in enumerate(chosen)}
+    # Whole videos whose views fill whole batches: so batches are the same ones however many processes there are.
+    blocks = share.blocks(len(chosen), math.lcm(batch_size, clips * crops) // (clips * crops))
+    own = np.array([row for start, end in blocks for row in range(start, end)], dtype=np.int64)
+    ends = {end for _, end in blocks}
+    sums = torch.zeros(len(chosen), classes, dtype=torch.float64)
     waiting: list[tuple[int, View]] = []
 
     def run() -> None:
@@ -99,17 +107,18 @@ def accuracy(
         waiting.clear()
 
     with evaluating(model, dtype) as autocast:
-        for done, (index, views) in enumerate(_views(data, chosen, model, clips, crops, workers), start=1):
+        read = _views(data, chosen[own], model, clips, crops, workers)
+        for done, (row, views) in enumerate(zip(own.tolist(), read, strict=True), start=1):
             for view in views:
-                waiting.append((places[index], view))
+                waiting.append((row, view))
                 if len(waiting) == batch_size:
                     run()
-            update(done, "")
-        if waiting:
-            run()
-    labels = torch.from_numpy(known)
-    hits = (sums.topk(min(5, classes)).indices == labels[:, None]).sum(0)
-    return {"top1": 100 * int(hits[0]) / len(chosen), "top5": 100 * int(hits.sum()) / len(chosen)}
+            if waiting and row + 1 in ends:
+                run()
+            update(min(share.world * done, len(chosen)), "")
+    hits = (sums[own].topk(min(5, classes)).indices == torch.from_numpy(known[own])[:, None]).sum(0)
+    first, all_ = (sum(counts) for counts in zip(*share.gather((int(hits[0]), int(hits.sum()))), strict=True))
+    return {"top1": 100 * first / len(chosen), "top5": 100 * all_ / len(chosen)}
 
 
 def evaluate_video(
@@ -131,6 +140,7 @@ def evaluate_video(
     skip_bad: bool = False,
     quiet: bool = True,
     command: str | None = None,
+    share: Share = ALONE,
 ) -> dict[str, Any]:
     """Scores a model on data from disk.
 
@@ -155,6 +165,7 @@ def evaluate_video(
         skip_bad: Take of damaged videos what can be decoded, and leave out damaged pictures.
         quiet: Show no progress bar.
         command: For the report.
+        share: See `accuracy`.
 
     Returns:
         As `zoo.evaluate.evaluate_data`; results may have a `condition`, what clips were measured on.
@@ -172,7 +183,7 @@ def evaluate_video(
             raise ConfigError("camera motions are shown on pictures, in one clip each: leave out fold, clips and crops")
         sides = _squares(sizes)
         about: Any = {"split": split, "sizes": sides, "batch_size": batch_size, "limit": limit}
-        return evaluate_motion(model, data, **about, **common, skip_bad=skip_bad, quiet=quiet)
+        return evaluate_motion(model, data, **about, **common, skip_bad=skip_bad, quiet=quiet, share=share)
     if sizes is not None:
         raise ConfigError("sizes are for models of camera motions; zoo.load(name, input_size=...) sets that of others")
     errors = "keep" if skip_bad else "raise"
@@ -180,7 +191,7 @@ def evaluate_video(
     chosen = np.arange(min(limit or len(videos), len(videos)))
     began = time.perf_counter()
     with progress_bar("evaluating", len(chosen), quiet) as update:
-        about = {"clips": clips, "crops": crops, "batch_size": batch_size or 16, "dtype": dtype}
+        about = {"clips": clips, "crops": crops, "batch_size": batch_size or 16, "dtype": dtype, "share": share}
         scores = accuracy(model, videos, chosen, **about, update=update)
     speed = len(chosen) / (time.perf_counter() - began)
     data_config: Any = model.data_config

@@ -19,6 +19,7 @@ from zoo.evaluate import data_facts, evaluating, report
 from zoo.labelled_pictures import labelled_pictures
 from zoo.model_inputs import call_model
 from zoo.progress import Update, no_update, progress_bar
+from zoo.sharing import ALONE, Share
 
 __all__ = ["DEV_SEED", "TEST_SEED", "Condition", "conditions", "evaluate_motion", "filmed", "motion_accuracy"]
 
@@ -98,6 +99,7 @@ def motion_accuracy(
     batch_size: int | None = None,
     dtype: str = "float32",
     update: Update = no_update,
+    share: Share = ALONE,
 ) -> dict[str, float]:
     """Top-1 and top-5 in percent on one clip of each picture; clip i has class i modulo 10.
 
@@ -111,6 +113,7 @@ def motion_accuracy(
         batch_size: Clips at a time; `None` = by their size.
         dtype: `"float32"`, or `"bfloat16"` or `"float16"` for autocast.
         update: Called with (clips done, text).
+        share: Of this process, where several evaluate together; all of them get the results of all clips.
 
     Returns:
         `top1`, `top5` and `clips_per_s`, which counts drawing too.
@@ -127,17 +130,17 @@ def motion_accuracy(
     timed = getattr(model, "time_unit_s", None) is not None
     hits, best, began = torch.zeros(5, dtype=torch.int64), min(5, int(model.num_classes)), time.perf_counter()  # type: ignore[arg-type]
     with evaluating(model, dtype) as autocast:
-        for start in range(0, len(pictures), step):
-            part = torch.from_numpy(np.array(pictures[start : start + step])).to(device)
-            chosen = motions[slice(start, start + step)].to(device)
+        for start, end in share.blocks(len(pictures), step):
+            part = torch.from_numpy(np.array(pictures[start:end])).to(device)
+            chosen = motions[slice(start, end)].to(device)
             clips = normalise(render(part, chosen, size=size, frames=frames, frame_rate=frame_rate), data)
             inputs = (clips, None, times.expand(len(part), -1) if timed else None)
             with autocast():  # Not what draws the clips.
                 logits = call_model(model, inputs)
             found = logits.float().topk(best).indices == chosen.labels[:, None]
             hits[:best] += found.sum(0).cpu()
-            update(start + len(part), "")
-    count = len(pictures)
+            update(end, "")
+    count, hits = len(pictures), torch.stack(share.gather(hits)).sum(0)
     speed = count / (time.perf_counter() - began)
     return {"top1": 100 * int(hits[0]) / count, "top5": 100 * int(hits.sum()) / count, "clips_per_s": speed}
 
@@ -155,6 +158,7 @@ def evaluate_motion(
     skip_bad: bool,
     quiet: bool,
     command: str | None,
+    share: Share = ALONE,
 ) -> dict[str, Any]:
     """Scores a model of camera motions on pictures from disk, under `conditions`; see `evaluate_video`.
 
@@ -163,7 +167,8 @@ def evaluate_motion(
         DataError: If the pictures cannot be used or differ in size.
     """
     data_config = filmed(model.data_config)
-    packed = labelled_pictures(data, split, skip_bad=skip_bad, quiet=quiet)
+    with share.main_first():
+        packed = labelled_pictures(data, split, skip_bad=skip_bad, quiet=quiet)
     stored = packed.stacked()
     if stored.shape[2] != stored.shape[3]:
         raise DataError(f"{data}: camera motions are shown on square pictures, these have {stored.shape[2:]} pixels")
@@ -180,6 +185,7 @@ def evaluate_motion(
                 frame_rate=condition.frame_rate,
                 batch_size=batch_size,
                 dtype=dtype,
+                share=share,
                 update=lambda done, _, number=number, size=condition.size: update(number * count + done, f"{size} px"),  # type: ignore[misc]
             )
             speed = scores.pop("clips_per_s")

@@ -16,6 +16,7 @@ from modalities.video.presets import MOTIONS
 from modalities.video.transforms import normalise
 from zoo.errors import ConfigError
 from zoo.labelled_pictures import labelled_pictures
+from zoo.sharing import Share
 from zoo.training.holdout import fits_on, split_dev
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
@@ -78,6 +79,7 @@ class MotionClassification:
         self.data_config = filmed(model.data_config)
         self.order.start(device, rank, world)
         self.device, self.rank = device, rank
+        self.share = Share(rank, world)
         images = torch.from_numpy(np.array(self.stored[self.train_rows]))
         self.images = images.to(device) if fits_on(device, images.nbytes) else images
 
@@ -119,5 +121,6 @@ class MotionClassification:
             frame_rate=data.frame_rate,
             seed=DEV_SEED,
             dtype=dtype,
+            share=self.share,
         )
         return {f"dev_{key}": scores[key] for key in ("top1", "top5")}

@@ -20,6 +20,7 @@ from modalities.video.options import VideoOptions
 from modalities.video.transforms import normalise
 from zoo.class_folders import has_split
 from zoo.errors import ConfigError, DataError
+from zoo.sharing import Share
 from zoo.training.holdout import held_out
 from zoo.training.recipe import Recipe
 from zoo.training.seeds import derive_seed
@@ -112,6 +113,7 @@ class VideoClassification:
             raise ConfigError(f"videos are RGB; the model takes {data_config.input_size[0]} channels")
         self.order.start(torch.device("cpu"), rank, world)  # Where files are looked up.
         self.device, self.rank = device, rank
+        self.share = Share(rank, world)
         self.timed = getattr(model, "time_unit_s", None) is not None
         self.data_config = data_config
         self.batches = ClipBatches(self.data, self.rows, data_config, self.options)
@@ -140,5 +142,5 @@ class VideoClassification:
             return {}
         dtype = "bfloat16" if precision == "bf16" else "float32"
         workers = self.options.workers
-        scores = accuracy(model, self.dev, self.dev_rows, dtype=dtype, workers=workers)
+        scores = accuracy(model, self.dev, self.dev_rows, dtype=dtype, workers=workers, share=self.share)
         return {f"dev_{key}": value for key, value in scores.items()}

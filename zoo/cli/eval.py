@@ -64,7 +64,7 @@ def eval_(
         str,
         typer.Option(
             help="Folder with the split: Parquet, class folders, COCO files, videos, events, clouds, nuScenes, music, "
-            "text or DNA; or the name of a made-up task, such as index."
+            "text or DNA; the name of a made-up task, such as index; or hf-hub:ORG/NAME of Parquet files."
         ),
     ],
     split: Annotated[
@@ -130,7 +130,8 @@ def eval_(
     from zoo.card_facts import training_seed
     from zoo.errors import ConfigError
     from zoo.evaluations import evaluation
-    from zoo.sharing import ALONE, launched
+    from zoo.finetune.hub_data import fetched
+    from zoo.sharing import launched
     from zoo.sources import is_exported
 
     seed = training_seed(name)
@@ -142,12 +143,9 @@ def eval_(
     with launched(target) as (share, own):
         model = zoo.load(name, device=own)
         kind = (model.config["modality"], model.config["task"])
-        shared = {} if share == ALONE else {"share": share}
-        if shared and kind[0] != "image":
-            raise ConfigError(f"several processes evaluate image models only, not one for {kind[0]}: start one")
         report = evaluation(*kind, name)(
             model,
-            data,
+            fetched(data),
             split=split,
             sizes=sides,
             name=name,
@@ -159,7 +157,7 @@ def eval_(
             skip_bad=skip_bad,
             quiet=quiet or share.rank > 0,
             command=command,
-            **shared,
+            share=share,
             **_own_settings("video", kind[0], clips=clips, crops=crops, fold=fold),
             **_own_settings("driving", kind[0], drop=None if drop is None else list(filter(None, drop.split(",")))),
         )

@@ -14,7 +14,9 @@ __all__ = ["train"]
 def train(
     config: Annotated[str, typer.Argument(help="Recipe: a YAML file, or a built-in name such as imagenette.")],
     model: Annotated[str | None, typer.Option(help="Model name, instead of the recipe's.")] = None,
-    data: Annotated[str | None, typer.Option(help="Data set that the recipe is for: its folder or archive.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set that the recipe is for: folder, archive, or hf-hub:ORG/NAME.")
+    ] = None,
     out: Annotated[str | None, typer.Option(help="Folder of the run; loadable as local-dir:OUT afterwards.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs, instead of the recipe's.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the recipe's.")] = None,
@@ -25,11 +27,12 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Train a model by a recipe."""
+    from zoo.finetune.hub_data import fetched
     from zoo.training.recipe import load_recipe, parse_overrides
 
     given: dict[str, Any] = {
         "model": model,
-        "data": data,
+        "data": None if data is None else fetched(data),
         "output": out,
         "epochs": epochs,
         "seed": seed,

@@ -9,7 +9,7 @@ from zoo.errors import ConfigError, DataError
 from zoo.hub import split_repository
 from zoo.hub_errors import failures, redact
 
-__all__ = ["local_data"]
+__all__ = ["data_name", "fetched", "local_data"]
 
 _PREFIX = "hf-hub:"
 _PATTERNS = ["*.parquet", "data/*.parquet"]
@@ -37,3 +37,17 @@ def local_data(data: str | os.PathLike[str]) -> Path:
     if not any(True for pattern in _PATTERNS for _ in folder.glob(pattern)):
         raise DataError(f"{data}: has no Parquet files ({', '.join(_PATTERNS)}); download it and give its folder")
     return folder
+
+
+def fetched(data: str) -> str:
+    """As `local_data`, but what is no name of the Hub stays as it was written: it may be that of a made-up task."""
+    return str(local_data(data)) if data.startswith(_PREFIX) else data
+
+
+def data_name(folder: Path) -> str:
+    """What the data in a folder are called: like the folder, or in the cache of huggingface_hub like the data set."""
+    path = folder.resolve()
+    owner = path.parent.parent.name
+    if path.parent.name == "snapshots" and owner.startswith("datasets--"):
+        return owner.split("--")[-1]
+    return path.name

@@ -16,7 +16,7 @@ from zoo.errors import ConfigError
 from zoo.files import write_whole
 from zoo.finetune.defaults import defaults
 from zoo.finetune.found import Found
-from zoo.finetune.hub_data import local_data
+from zoo.finetune.hub_data import data_name, local_data
 from zoo.finetune.report import Report
 from zoo.sources import locate
 from zoo.training.recipe import Recipe, load_recipe, recipe_from_dict
@@ -97,7 +97,7 @@ def plan(
 
 def tuned_name(base: str, data: Path) -> str:
     """What a tuned model is called: after what it was made from, and the data."""
-    stem = data.stem if data.is_file() else data.resolve().name
+    stem = data.stem if data.is_file() else data_name(data)
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{base}-{stem}").strip("-.")[:100]
 
 
