@@ -71,7 +71,7 @@ def test_all_embedded_models_are_offered(client):
     assert listed["pape-vit-t-imagenette"]["default_size"] == 112
     assert listed["pape-vit-det-n-bccd"]["default_size"] == 320
     inputs = {about["input"] for about in listed.values()}
-    assert inputs == {"picture", "video", "events", "points", "drive", "text"}
+    assert inputs == {"picture", "video", "events", "points", "drive", "music"}
 
 
 @pytest.mark.parametrize("name", [name for name in EMBEDDED if name not in DECODERS])
@@ -110,6 +110,8 @@ def test_every_embedded_model_of_music_begins_a_piece(client, name):
     body = json.dumps({"prompt": "", "tokens": 16}).encode()
     answer = client.post(f"/api/predict?model={name}", body, Content_Type="application/json").json
     assert (answer["model"], answer["kind"]) == (name, "text") and "soprano" in answer["text"]
+    player = client.get(f"/api/{answer['page']}")
+    assert player.status == 200 and b"<canvas" in player.body and b'"soprano"' in player.body
     assert base64.b64decode(answer["download"]["data-URL"].partition(",")[2]).startswith(b"MThd")
 
 

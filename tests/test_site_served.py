@@ -58,6 +58,20 @@ def test_boxes(page, address):  # noqa: F811
     )
 
 
+def test_music(page, address):  # noqa: F811
+    pytest.importorskip("mido")
+    open_panel(page, address, "pope-decoder-t-jsb")
+    assert page.locator("#prompt").count() == 0
+    page.fill("#seed", "2")
+    page.click("text=Make a piece")
+    frame = page.wait_for_selector("iframe.player", timeout=60_000).content_frame()
+    frame.wait_for_selector("body[data-ready]")
+    assert "seed 2" in frame.text_content("#about")
+    frame.click("#play")
+    assert frame.text_content("#play") == "Pause"
+    page.wait_for_function("() => document.querySelector('.answer-text').textContent.includes('soprano')")
+
+
 def test_a_file_that_is_no_picture(page, address, tmp_path):  # noqa: F811
     open_panel(page, address, "pape-vit-n-imagenette")
     path = tmp_path / "no picture.jpg"

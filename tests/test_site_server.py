@@ -12,6 +12,7 @@ from site_client import running, site
 
 import zoo
 from zoo.errors import ConfigError
+from zoo.site import kept_pages
 from zoo.site import server as server_module
 from zoo.site.predictor import Predictor
 from zoo.site.server import make_server, serve
@@ -360,3 +361,27 @@ def test_numbers_that_json_lacks_are_a_defect(folder, monkeypatch):
     monkeypatch.setattr(found, "models", lambda: [{"a": float("nan")}])
     with running(folder, found) as client:
         assert "a defect" in client.get("/api/models").error
+
+
+def test_pages_of_results_are_cut_off_from_the_site_and_kept_for_a_while():
+    pages = kept_pages.KeptPages()
+    keys = [pages.keep(f"<p>{number} \u00fc") for number in range(10)]
+    assert len(set(keys)) == 10 and pages.get(keys[0]) is None and pages.get("") is None
+    assert pages.get(keys[9]) == "<p>9 \u00fc".encode()
+    policy = kept_pages.HEADERS["Content-Security-Policy"]
+    assert (
+        "sandbox allow-scripts" in policy
+        and "allow-same-origin" not in policy
+        and "'self'" in policy.split("frame-")[1]
+    )
+
+
+def test_a_page_of_a_result(client, told, monkeypatch):
+    monkeypatch.setattr(told, "continued", lambda name, request: {"page": "<script>1</script>", "kind": "text"})
+    made = client.post("/api/predict?model=a", b"{}", Content_Type="application/json").json
+    assert made["kind"] == "text" and made["page"].startswith("page/")
+    found = client.get(f"/api/{made['page']}")
+    assert (found.status, found.body) == (200, b"<script>1</script>")
+    assert found.headers["Content-Security-Policy"] == kept_pages.HEADERS["Content-Security-Policy"]
+    assert found.headers["X-Frame-Options"] == "SAMEORIGIN"
+    assert client.get("/api/page/0123").status == 404

@@ -34,7 +34,8 @@ def answer(result: Any, task: str, kind: str, body: bytes | None) -> dict[str, A
         body: The file, unless it was text.
 
     Returns:
-        `kind`, `classes`, `boxes`, `width`, `height`, `picture`, `text`, `download` and `note`, all JSON-ready.
+        `kind`, `classes`, `boxes`, `width`, `height`, `picture`, `text`, `download` and `note`, all JSON-ready; of decoders also
+        `page`, HTML that shows and plays the result, or `None`.
     """
     made: dict[str, Any] = {
         "kind": "classes",
@@ -48,7 +49,7 @@ def answer(result: Any, task: str, kind: str, body: bytes | None) -> dict[str, A
         "note": None,
     }
     if task == "generation":
-        made |= {"kind": "text", "text": _text(result), **_download(result)}
+        made |= {"kind": "text", "text": _text(result), "page": _page(result), **_download(result)}
     elif kind == "driving":
         made |= _scene(result)
     elif task == "segmentation":
@@ -87,6 +88,16 @@ def _boxes(result: Any) -> list[dict[str, Any]]:
 def _text(result: Any) -> str:
     whole = getattr(result, "whole_text", None)
     return str(result.shown() if whole is None else whole)
+
+
+def _page(result: Any) -> str | None:
+    """The page that a result is saved as, where it has one and what makes it is installed."""
+    if ".html" not in type(result).SUFFIXES:
+        return None
+    try:
+        return str(result.data(".html").decode())
+    except (DataError, MissingDependencyError):
+        return None
 
 
 def _scene(result: Any) -> dict[str, Any]:

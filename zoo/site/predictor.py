@@ -15,9 +15,9 @@ from zoo.errors import ConfigError, DataError, UnknownModelError, ZooError
 from zoo.results import one_line
 from zoo.site import samples
 from zoo.site.running import (
-    INPUTS,
     TRIED_SIZES,
     has_patch_bias,
+    input_kind,
     input_shape,
     patch_bias,
     run_file,
@@ -57,9 +57,9 @@ class Predictor:
     def models(self) -> list[dict[str, Any]]:
         """What the panel needs to know of each model, JSON-ready.
 
-        Of each `name`, `modality`, `task`, `input` (`"picture"`, `"video"`, `"events"`, `"points"`, `"drive"` or
-        `"text"`), `default_size` and `sizes` (longer side of the input in pixels; `None` where it cannot be chosen),
-        `patch_bias` (whether `bias` answers) and `samples` (names for `zoo.site.samples.sample`).
+        Of each `name`, `modality`, `task`, `input` (`"picture"`, `"video"`, `"events"`, `"points"`, `"drive"`,
+        `"text"` or `"music"`), `default_size` and `sizes` (longer side of the input in pixels; `None` where it cannot be
+        chosen), `patch_bias` (whether `bias` answers) and `samples` (names for `zoo.site.samples.sample`).
         """
         return [self._about(name) for name in sorted(self._targets)]
 
@@ -130,7 +130,7 @@ class Predictor:
                 `temperature` and `seed`.
 
         Returns:
-            As `predict`.
+            As `predict`; and `page`, a page that plays a piece of music, of models that have one.
 
         Raises:
             DataError: If the model is no decoder, or the prompt cannot be used or takes too long.
@@ -199,7 +199,7 @@ class Predictor:
             "name": name,
             "modality": config["modality"],
             "task": config["task"],
-            "input": INPUTS[config["modality"]],
+            "input": input_kind(config),
             "default_size": max(default) if default else None,
             "sizes": _sizes(config, max(default)) if default else None,
             "patch_bias": has_patch_bias(config),

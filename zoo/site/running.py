@@ -18,6 +18,7 @@ __all__ = [
     "INPUTS",
     "TRIED_SIZES",
     "has_patch_bias",
+    "input_kind",
     "input_shape",
     "patch_bias",
     "run_file",
@@ -34,7 +35,7 @@ INPUTS = {
     "driving": "drive",
     "sequence": "text",
 }
-"""Modality -> what the panel asks for."""
+"""Modality -> what the panel asks for; see `input_kind`."""
 TRIED_SIZES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512, 640, 768, 1024)
 
 MOST_PATCHES = 4096
@@ -49,7 +50,14 @@ MOST_SECONDS = 60.0
 
 _FEWEST_PATCHES = 4  # along the longer side
 _NAMES = {"events": "recording", "points": "cloud"}
+_MUSIC = ("chorales", "performance", "roll")  # Tokenizers of pieces that begin out of nothing.
 _PROMPT_KEYS = ("prompt", "seed", "temperature", "tokens")
+
+
+def input_kind(config: Mapping[str, Any]) -> str:
+    """What the panel asks for: decoders that begin a piece of music without a prompt are asked for `"music"`."""
+    tokenizer = config["data"].get("tokenizer") if config["modality"] == "sequence" else None
+    return "music" if tokenizer and tokenizer.get("kind") in _MUSIC else INPUTS[config["modality"]]
 
 
 def input_shape(config: Mapping[str, Any], size: int | None) -> tuple[int, int] | None:

@@ -25,7 +25,8 @@ from typing import Any, NoReturn
 import zoo
 from zoo.errors import ConfigError, DataError, MissingDependencyError, UnknownModelError, ZooError
 from zoo.results import one_line
-from zoo.site import samples, static_files
+from zoo.site import kept_pages, samples, static_files
+from zoo.site.kept_pages import KeptPages
 from zoo.site.predictor import Busy, Predictor
 
 __all__ = ["MOST_BYTES", "make_server", "serve"]
@@ -70,6 +71,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, folder: Path, port: int, predictor: Predictor) -> None:
         self.folder, self.predictor = folder, predictor
+        self.pages = KeptPages()
         super().__init__(("127.0.0.1", port), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -153,6 +155,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send_json(self.server.predictor.models())
         elif path.startswith("/api/sample/"):
             self._send_sample(urllib.parse.unquote(path.removeprefix("/api/sample/")))
+        elif path.startswith("/api/page/"):
+            self._send_page(path.removeprefix("/api/page/"))
         elif path.startswith("/api"):
             wrong = path in ("/api/load", "/api/predict", "/api/bias")
             status = HTTPStatus.METHOD_NOT_ALLOWED if wrong else HTTPStatus.NOT_FOUND
@@ -187,7 +191,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.headers.get_content_type() == "application/json":
             if size is not None:
                 raise ConfigError("size is for pictures and videos, not for prompts")
-            return self.server.predictor.continued(name, self._json())
+            made = self.server.predictor.continued(name, self._json())
+            page = made.get("page")
+            return made if page is None else {**made, "page": f"page/{self.server.pages.keep(page)}"}
         options: dict[str, Any] = {"filename": self._filename(), "size": size, "wanted": self._is_waited_for}
         return self.server.predictor.predict(name, self._body(MOST_BYTES), **options)
 
@@ -208,6 +214,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise _Refused(HTTPStatus.NOT_FOUND, str(error)) from error
         kind = static_files.TYPES.get(Path(name).suffix.lower(), "application/octet-stream")
         self._send(HTTPStatus.OK, content, kind, {"Cache-Control": "no-cache"})
+
+    def _send_page(self, key: str) -> None:
+        page = self.server.pages.get(key)
+        if page is None:
+            raise _Refused(HTTPStatus.NOT_FOUND, "this page is not kept any more: ask again")
+        self._send(HTTPStatus.OK, page, "text/html; charset=utf-8", kept_pages.HEADERS)
 
     def _answered(self, action: Callable[[str, Mapping[str, str]], None]) -> None:
         """Runs an action; whatever goes wrong is one line."""

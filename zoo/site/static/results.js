@@ -80,8 +80,15 @@ window.ZooResults = (function () {
     scene: "The scene with the boxes that were found",
   };
 
+  // A page that the result came with, of our own server alone; it runs in a frame cut off from this one.
+  function framed(answer, api) {
+    if (typeof answer.page !== "string" || !/^page\/[0-9a-f]+$/.test(answer.page)) return null;
+    const rules = { sandbox: "allow-scripts allow-downloads", title: "The notes of the piece, and a player" };
+    return el("iframe", { class: "player", src: api + answer.page, ...rules });
+  }
+
   // `own` is the picture as the browser decoded it, `served` that of the server.
-  function show(target, answer, own, served) {
+  function show(target, answer, own, served, api) {
     const parts = [];
     const source = served || own;
     if (served && !hasBoxes(answer)) {
@@ -92,6 +99,8 @@ window.ZooResults = (function () {
     if (answer.kind === "scene") parts.push(objects(answer.classes));
     else if (answer.classes && answer.classes.length) parts.push(classes(answer.classes));
     if (hasBoxes(answer)) parts.push(...boxes(answer, source));
+    const player = framed(answer, api);
+    if (player) parts.push(player);
     if (typeof answer.text === "string") parts.push(el("pre", { class: "answer-text" }, answer.text));
     const file = answer.download;
     if (file && isData(file["data-URL"])) {

@@ -54,7 +54,8 @@
   }
 
   const thing = THINGS[model.input] || "a file";
-  const textual = model.input === "text";
+  const musical = model.input === "music";
+  const textual = musical || model.input === "text";
   const state = { body: null, name: "", source: null, running: null, timer: null, turn: 0 };
   const body = document.getElementById("try-it-body");
   const status = el("p", { role: "status", "aria-live": "polite", class: "try-status" });
@@ -93,7 +94,7 @@
   function request(signal) {
     if (textual) {
       const headers = { "Content-Type": "application/json" };
-      return { method: "POST", headers, body: JSON.stringify({ prompt: state.body }), signal };
+      return { method: "POST", headers, body: JSON.stringify(state.body), signal };
     }
     const headers = { "Content-Type": "application/octet-stream", "X-Filename": encodeURIComponent(state.name) };
     return { method: "POST", headers, body: state.body, signal };
@@ -118,7 +119,7 @@
       fault.textContent = "";
       status.textContent = window.ZooResults.said(answer);
       preview.hidden = window.ZooResults.hasBoxes(answer) || Boolean(served);
-      window.ZooResults.show(results, answer, state.source, served);
+      window.ZooResults.show(results, answer, state.source, served, api);
       const source = served || state.source;
       if (bias && source) await bias.update(source, answer, size ? size.value() : model.default_size);
     } catch (error) {
@@ -212,13 +213,20 @@
     return el("div", { class: "samples", role: "group", "aria-label": "Samples" }, ...buttons);
   }
 
+  // Text goes on from a prompt; music begins out of nothing.
   function promptForm() {
-    const prompt = el("textarea", { id: "prompt", rows: 4 });
-    const form = el("form", null, el("div", { class: "field" }, el("label", { for: "prompt" }, "Prompt"), prompt),
-      el("button", { type: "submit" }, "Continue the text"));
+    const field = (words, input) => el("div", { class: "field" }, el("label", { for: input.id }, words), input);
+    const prompt = musical ? null : el("textarea", { id: "prompt", rows: 4 });
+    const seed = el("input", { type: "number", id: "seed", min: 0, max: 999999, step: 1, value: 0, required: true });
+    const warm = { min: 0.1, max: 2, step: 0.05, value: 1, required: true };
+    const temperature = el("input", { type: "number", id: "temperature", ...warm });
+    const form = el("form", null, prompt ? field("Prompt", prompt) : null,
+      field("Seed: another one, another piece", seed), field("Temperature: lower is tamer", temperature),
+      el("button", { type: "submit" }, musical ? "Make a piece" : "Continue the text"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      state.body = prompt.value;
+      const drawn = { seed: Number(seed.value), temperature: Number(temperature.value) };
+      state.body = prompt ? { prompt: prompt.value, ...drawn } : drawn;
       predict();
     });
     return form;
@@ -232,7 +240,7 @@
     } catch {
       // What is wrong with it a prediction will say.
     }
-    if (state.body === null) status.textContent = `Ready: give it ${textual ? "a prompt" : thing}.`;
+    if (state.body === null) status.textContent = musical ? "Ready." : `Ready: give it ${textual ? "a prompt" : thing}.`;
   }
 
   note.textContent = "The model runs on this machine; what you give it stays here.";
