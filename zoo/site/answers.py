@@ -34,8 +34,8 @@ def answer(result: Any, task: str, kind: str, body: bytes | None) -> dict[str, A
         body: The file, unless it was text.
 
     Returns:
-        `kind`, `classes`, `boxes`, `width`, `height`, `picture`, `text`, `download` and `note`, all JSON-ready; of decoders also
-        `page`, HTML that shows and plays the result, or `None`.
+        `kind`, `classes`, `boxes`, `width`, `height`, `picture`, `text`, `download` and `note`, all JSON-ready; of
+        decoders also `page`, HTML that shows and plays the result, or `None`.
     """
     made: dict[str, Any] = {
         "kind": "classes",

@@ -58,8 +58,8 @@ class Predictor:
         """What the panel needs to know of each model, JSON-ready.
 
         Of each `name`, `modality`, `task`, `input` (`"picture"`, `"video"`, `"events"`, `"points"`, `"drive"`,
-        `"text"` or `"music"`), `default_size` and `sizes` (longer side of the input in pixels; `None` where it cannot be
-        chosen), `patch_bias` (whether `bias` answers) and `samples` (names for `zoo.site.samples.sample`).
+        `"text"` or `"music"`), `default_size` and `sizes` (longer side of the input in pixels; `None` where it cannot
+        be chosen), `patch_bias` (whether `bias` answers) and `samples` (names for `zoo.site.samples.sample`).
         """
         return [self._about(name) for name in sorted(self._targets)]
 

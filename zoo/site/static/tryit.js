@@ -220,13 +220,17 @@
     const seed = el("input", { type: "number", id: "seed", min: 0, max: 999999, step: 1, value: 0, required: true });
     const warm = { min: 0.1, max: 2, step: 0.05, value: 1, required: true };
     const temperature = el("input", { type: "number", id: "temperature", ...warm });
+    const much = { min: 1, max: 2048, step: 1, value: 256, required: true };
+    const tokens = el("input", { type: "number", id: "tokens", ...much });
     const form = el("form", null, prompt ? field("Prompt", prompt) : null,
       field("Seed: another one, another piece", seed), field("Temperature: lower is tamer", temperature),
+      field("Tokens: more take longer", tokens),
       el("button", { type: "submit" }, musical ? "Make a piece" : "Continue the text"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      const drawn = { seed: Number(seed.value), temperature: Number(temperature.value) };
-      state.body = prompt ? { prompt: prompt.value, ...drawn } : drawn;
+      const [drawn, length] = [Number(seed.value), Number(tokens.value)];
+      const options = { seed: drawn, temperature: Number(temperature.value), tokens: length };
+      state.body = prompt ? { prompt: prompt.value, ...options } : options;
       predict();
     });
     return form;
@@ -240,7 +244,8 @@
     } catch {
       // What is wrong with it a prediction will say.
     }
-    if (state.body === null) status.textContent = musical ? "Ready." : `Ready: give it ${textual ? "a prompt" : thing}.`;
+    const wanted = textual ? "a prompt" : thing;
+    if (state.body === null) status.textContent = musical ? "Ready." : `Ready: give it ${wanted}.`;
   }
 
   note.textContent = "The model runs on this machine; what you give it stays here.";
