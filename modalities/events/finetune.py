@@ -15,7 +15,7 @@ from modalities.events.read import read_events
 from zoo.class_folders import has_split
 from zoo.errors import DataError
 from zoo.finetune.checks import check_classes, check_folders, check_samples
-from zoo.finetune.found import Found, held_share, no_layout
+from zoo.finetune.found import Found, held_share, measured_on, no_layout
 from zoo.finetune.report import Report
 
 __all__ = ["examine", "examine_scenes"]
@@ -58,7 +58,7 @@ def examine(
     share = 0.0 if own else held_share(total)
     settings = {"dataset": kind, "dev_by_class": share, "label_smoothing": 0.1, **_common(config, report, sensor)}
     settings |= {"keep_damaged": skip_bad}
-    told = "the data's own validation split" if own else f"{share:.0%} of each class, held out"
+    told = measured_on(own, share)
     kept = round(total * (1 - share))
     return Found(f"recordings ({kind})", "event-classification", "dev_top1", kept, tuple(train), told, settings, 32)
 
@@ -99,7 +99,7 @@ def examine_scenes(
         report.error("nothing can be held out to validate on", f"{recordings} recording in training, and no val/")
     share = 0.0 if validated else max(held_share(count), 1 / max(recordings, 1))
     settings = {"dataset": kind, "dev_fraction": share, "keep_damaged": skip_bad, **_common(config, report, sensor)}
-    told = "the data's own validation split" if validated else f"{share:.0%} of the recordings, held out"
+    told = measured_on(validated, share, "the recordings")
     kept = round(count * (1 - share))
     return Found(
         f"scenes ({kind})", "event-detection", "dev_map", kept, tuple(names), told, settings, 8, new_head=False

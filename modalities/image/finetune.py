@@ -13,7 +13,7 @@ from zoo.class_folders import has_split, holds_classes, split_folders
 from zoo.data_config import DataConfig
 from zoo.errors import DataError
 from zoo.finetune.checks import Copies, check_classes, check_folders, each
-from zoo.finetune.found import Found, held_share, no_layout
+from zoo.finetune.found import Found, held_share, measured_on, no_layout
 from zoo.finetune.report import Report
 from zoo.reading import read
 
@@ -80,7 +80,7 @@ def examine(
         "cutmix": 0.0 if few else 0.5,
         "label_smoothing": 0.1,
     }
-    told = "the data's own validation split" if validated else f"{share:.0%} of each class, held out"
+    told = measured_on(validated, share)
     kept = round(total * (1 - share))
     return Found(layout, "image-classification", "dev_top1", kept, tuple(train), told, settings)
 

@@ -22,7 +22,7 @@ from modalities.image.yolo_source import YoloSource, find_yaml, label_file, pars
 from zoo.data_config import DataConfig
 from zoo.errors import DataError
 from zoo.finetune.checks import Copies, each, report_names
-from zoo.finetune.found import Found, held_share, no_layout
+from zoo.finetune.found import Found, held_share, measured_on, no_layout
 from zoo.finetune.report import Report
 
 __all__ = ["LAYOUTS", "examine"]
@@ -87,7 +87,7 @@ def examine(
         "clip": 10.0,
         "eval_every": 5,
     }
-    told = "the data's own validation split" if validated else f"{share:.0%} of the pictures of each class, held out"
+    told = measured_on(validated, share, "the pictures of each class")
     kept = round(count * (1 - share))
     return Found(layout, "image-detection", "dev_map", kept, tuple(names), told, settings, 16, new_head=False)
 

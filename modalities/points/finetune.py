@@ -19,7 +19,7 @@ from modalities.points.read import read_points
 from zoo.class_folders import has_split
 from zoo.errors import DataError
 from zoo.finetune.checks import check_classes, check_folders, check_samples
-from zoo.finetune.found import Found, held_share, no_layout
+from zoo.finetune.found import Found, held_share, measured_on, no_layout
 from zoo.finetune.report import Report
 
 __all__ = ["examine", "examine_points"]
@@ -75,7 +75,7 @@ def examine(
         "shift": 0.1,
         "jitter": 0.01,
     }
-    told = "the data's own validation split" if own else f"{share:.0%} of each class, held out"
+    told = measured_on(own, share)
     kept = round(total * (1 - share))
     return Found(f"clouds ({kind})", "point-classification", "dev_top1", kept, tuple(train), told, settings, 32)
 
@@ -131,7 +131,7 @@ def examine_points(
     }
     if not own and not share:
         settings |= {"select": None, "patience": 0, "eval_every": 0}
-    told = "the data's own validation split" if own else f"{share:.0%} of the clouds, held out" if share else "nothing"
+    told = measured_on(own, share, "the clouds")
     crops = int(settings["crops"])
     return Found(f"labelled clouds ({kind})", "point-segmentation", "dev_miou", crops, names, told, settings, 8)
 

@@ -9,7 +9,7 @@ from typing import Any
 from modalities.sequence.datasets.find import dataset_at, open_sequences, splits
 from modalities.sequence.tokenizers import tokenizer_from_dict
 from zoo.errors import ConfigError, DataError
-from zoo.finetune.found import Found, no_layout
+from zoo.finetune.found import Found, measured_on, no_layout
 from zoo.finetune.report import Report
 
 __all__ = ["examine"]
@@ -51,7 +51,7 @@ def examine(
     settings: dict[str, Any] = {"dataset": kind, "length": length, "head_first": 0.0, "head_lr": 1.0}
     if not measured:
         settings |= {"select": None, "patience": 0, "eval_every": 0}
-    told = "the data's own validation split" if measured else "nothing"
+    told = measured_on(measured, 0.0)
     return Found(
         f"sequences ({kind})", "sequence-generation", "dev_nll", samples, (), told, settings, 16, new_head=False
     )

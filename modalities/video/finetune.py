@@ -12,7 +12,7 @@ from modalities.video.read import open_clip
 from zoo.class_folders import has_split
 from zoo.errors import DataError
 from zoo.finetune.checks import check_classes, check_folders, check_samples
-from zoo.finetune.found import Found, held_share, no_layout
+from zoo.finetune.found import Found, held_share, measured_on, no_layout
 from zoo.finetune.report import Report
 from zoo.reading import VIDEO_SUFFIXES
 
@@ -69,7 +69,7 @@ def examine(
         "memory_gib": 2.0,
         "model_options": {"input_size": size} if size else {},
     }
-    told = "the data's own validation split" if own else f"{share:.0%} of each class, held out"
+    told = measured_on(own, share)
     kept = round(total * (1 - share))
     return Found(f"videos ({kind})", "video-classification", "dev_top1", kept, tuple(train), told, settings, 8)
 

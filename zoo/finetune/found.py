@@ -10,7 +10,7 @@ from typing import Any
 
 from zoo.errors import DataError
 
-__all__ = ["Found", "held_share", "no_layout"]
+__all__ = ["Found", "held_share", "measured_on", "no_layout"]
 
 _LISTED = 2000  # Files looked at to say what a folder holds.
 
@@ -45,6 +45,19 @@ class Found:
 def held_share(samples: int) -> float:
     """Share of each class that is held out of data without a validation split."""
     return 0.2 if samples < 1000 else 0.1
+
+
+def measured_on(own: bool, share: float, of: str = "each class") -> str:
+    """What a run is measured on, in words.
+
+    Args:
+        own: Whether the data have a validation split.
+        share: That is held out where they have none; 0 for nothing.
+        of: What the share is of.
+    """
+    if own:
+        return "the data's own validation split"
+    return f"{share:.0%} of {of}, held out" if share else "nothing"
 
 
 def no_layout(data: Path, task: str, understood: Sequence[str]) -> DataError:
